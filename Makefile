@@ -1,0 +1,40 @@
+# `make quickstart` and `make test` need only Python 3.11 or newer, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help quickstart test lint benchmark clean
+help:
+	@echo "make quickstart   train BYOV on embedded images and print what it learned"
+	@echo "make test         lint, type check and every test"
+	@echo "make benchmark    BYOV over BYOL: step time, compile time, memory"
+	@echo "make clean        remove the environment and the caches"
+
+quickstart: $(VENV)/.runtime
+	$(BIN)/python -m experiments.quickstart
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+benchmark: $(VENV)/.runtime
+	$(BIN)/python -m benchmarks.step
+
+# The environment is made when it is missing or when the requirements changed, and not otherwise.
+$(VENV)/.runtime: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "byov_jax needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,15 @@
+"""Bootstrap Your Own Variance in JAX: self-supervised learning that knows how sure it is."""
+
+from byov_jax.bayes import posterior as posterior
+from byov_jax.bayes import priors as priors
+from byov_jax.bayes.module import Bayesian as Bayesian
+from byov_jax.bayes.posterior import Posterior as Posterior
+from byov_jax.bayes.statistics import layer_statistics as layer_statistics
+from byov_jax.train import methods as methods
+from byov_jax.train import optimizer as optimizer
+from byov_jax.train import schedules as schedules
+from byov_jax.train.objectives import Batch as Batch
+from byov_jax.train.step import Info as Info
+from byov_jax.train.step import State as State
+
+__version__ = "0.1.0"

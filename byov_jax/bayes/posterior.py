@@ -1,0 +1,181 @@
+"""Weights as distributions: a diagonal Gaussian over any pytree of parameters.
+
+Bayes by Backprop (Blundell et al., 2015) with `sigma^2 = exp(log_var)`. The mean and the log-variance are
+twin trees; where a parameter is a point estimate, its log-variance is None.
+"""
+
+import hashlib
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from byov_jax.bayes.select import Where, is_float, path_of, select
+
+
+class Posterior(NamedTuple):
+    """`q(w) = N(mean, exp(log_var))`, leaf by leaf.
+
+    Attributes:
+      mean: the parameters, any pytree.
+      log_var: a tree like `mean` of log-variances, None where the parameter is a point estimate.
+    """
+
+    mean: Any
+    log_var: Any
+
+
+def init(params: PyTree, where: Where = "all", log_var: float | PyTree = -10.0) -> Posterior:
+    """A posterior centred on `params`.
+
+    Args:
+      params: any pytree of arrays; what is not a floating-point array stays a point estimate.
+      where: which leaves become Bayesian: `"all"`, `"no_conv"`, `"linear_only"`, a regular expression on the
+        path, or `callable(path, leaf)`.
+      log_var: the initial log-variance, one number or a tree like `params`.
+
+    Returns:
+      A `Posterior` whose mean is `params` and whose log-variances have the dtype of their means.
+    """
+    chosen = jax.tree.leaves(select(params, where))
+    leaves, treedef = jax.tree.flatten(params)
+    log_vars = [
+        jnp.full(leaf.shape, value, leaf.dtype) if bayesian else None
+        for leaf, value, bayesian in zip(leaves, _aligned(params, log_var, "log_var"), chosen, strict=True)
+    ]
+    q = Posterior(params, jax.tree.unflatten(treedef, log_vars))
+    _leaves(q)  # refuses a log-variance that is not finite
+    return q
+
+
+def point(params: PyTree) -> Posterior:
+    """The posterior that is certain of `params`: every log-variance is None, so it draws nothing."""
+    return Posterior(params, jax.tree.map(lambda _: None, params))
+
+
+def sample(key: Array, q: Posterior) -> PyTree:
+    """Draws parameters `mean + exp(log_var / 2) * noise`, differentiable in both trees (reparameterised).
+
+    The noise of a leaf depends on `key` and its path only: adding a layer elsewhere leaves it as it is.
+    """
+    leaves, treedef = _leaves(q)
+    keys = iter(_keys(key, [path for path, _, log_var in leaves if log_var is not None]))
+    return jax.tree.unflatten(
+        treedef,
+        [mean if log_var is None else _draw(next(keys), mean, log_var) for _, mean, log_var in leaves],
+    )
+
+
+def mean(q: Posterior) -> PyTree:
+    """The parameters at the posterior's mean, which is also its mode."""
+    return q.mean
+
+
+def snr(q: Posterior) -> PyTree:
+    """Signal-to-noise ratio `|mean| / sigma` of every weight; None where there is no posterior."""
+    leaves, treedef = _leaves(q)
+    ratios = [
+        None if log_var is None else jnp.abs(mean) * jnp.exp(-0.5 * log_var) for _, mean, log_var in leaves
+    ]
+    return jax.tree.unflatten(treedef, ratios)
+
+
+def size(q: Posterior) -> int:
+    """How many scalars are Bayesian."""
+    return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(q.log_var))
+
+
+def kl(q: Posterior, mean: float | PyTree = 0.0, log_var: float | PyTree = 0.0) -> Float[Array, ""]:
+    """`KL(q || N(mean, exp(log_var)))` in nats, summed over every Bayesian scalar, in float32.
+
+    `1/2 sum[ rho_p - rho_q + (exp(rho_q) + (mu_q - mu_p)^2) exp(-rho_p) - 1 ]`.
+
+    Args:
+      q: the posterior.
+      mean: the prior's mean: a scalar, or a tree like `q.mean`.
+      log_var: the prior's log-variance: a scalar, or a tree like `q.mean`.
+    """
+    leaves, _ = _leaves(q)
+    prior_means = _aligned(q.mean, mean, "prior mean")
+    prior_log_vars = _aligned(q.mean, log_var, "prior log_var")
+    terms = [
+        _kl(mean_q, log_var_q, mean_p, log_var_p)
+        for (_, mean_q, log_var_q), mean_p, log_var_p in zip(leaves, prior_means, prior_log_vars, strict=True)
+        if log_var_q is not None
+    ]
+    return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros((), jnp.float32)
+
+
+def _kl(mean_q, log_var_q, mean_p, log_var_p):
+    mean_q, log_var_q, mean_p, log_var_p = (
+        jnp.asarray(x, jnp.float32) for x in (mean_q, log_var_q, mean_p, log_var_p)
+    )
+    log_ratio = log_var_q - log_var_p
+    # exp(r) - 1 - r without cancellation; rounding must not push it below the zero that it cannot cross.
+    spread = jnp.maximum(jnp.expm1(log_ratio) - log_ratio, 0.0)
+    return 0.5 * jnp.sum(spread + jnp.square(mean_q - mean_p) * jnp.exp(-log_var_p))
+
+
+def _draw(key, mean, log_var):
+    wide = jnp.promote_types(mean.dtype, jnp.float32)
+    noise = jax.random.normal(key, mean.shape, wide)
+    return (mean + jnp.exp(0.5 * log_var.astype(wide)) * noise).astype(mean.dtype)
+
+
+def _keys(key, paths: list[str]):
+    """One key per path, from 64 bits of the path's hash: all of them in one vectorised fold."""
+    if not paths:
+        return []
+    digests = b"".join(hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths)
+    words = np.frombuffer(digests, "<u4").reshape(-1, 2)
+    return jax.vmap(lambda word: jax.random.fold_in(jax.random.fold_in(key, word[0]), word[1]))(words)
+
+
+def _leaves(q: Posterior):
+    """`[(path, mean, log_var or None)]` and the mean's tree structure, once the twins are known to match."""
+    log_vars = _aligned(q.mean, q.log_var, "log_var")
+    with_path, treedef = jax.tree_util.tree_flatten_with_path(q.mean)
+    leaves = [
+        (path_of(keys), leaf, log_var) for (keys, leaf), log_var in zip(with_path, log_vars, strict=True)
+    ]
+    for path, leaf, log_var in leaves:
+        if log_var is None:
+            continue
+        if not is_float(leaf):
+            raise ValueError(f"the mean at {path!r} is not a floating-point array and cannot have a log_var")
+        if _is_concrete(log_var) and not jnp.all(jnp.isfinite(log_var)):
+            raise ValueError(f"log_var at {path!r} is not finite; -10 is the usual start")
+    return leaves, treedef
+
+
+def _aligned(tree, other, name: str) -> list:
+    """Leaves of `other` (a scalar stands for all) in the order of `tree`'s; an error names the first misfit."""
+    with_path, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    if _is_scalar(other):
+        return [other] * len(with_path)
+    try:
+        leaves = treedef.flatten_up_to(other)  # type: ignore[attr-defined]
+    except ValueError as error:
+        mine = {path_of(keys) for keys, _ in with_path}
+        theirs = jax.tree_util.tree_leaves_with_path(other, is_leaf=lambda leaf: leaf is None)
+        odd = sorted(mine ^ {path_of(keys) for keys, _ in theirs})
+        where = f"{odd[0]!r} is in only one of them" if odd else str(error)
+        raise ValueError(f"{name} does not have the structure of the parameters: {where}") from None
+    for (keys, leaf), twin in zip(with_path, leaves, strict=True):
+        if twin is not None and getattr(twin, "shape", None) != getattr(leaf, "shape", None):
+            raise ValueError(
+                f"{name} at {path_of(keys)!r} has shape {getattr(twin, 'shape', type(twin).__name__)}, "
+                f"the parameter has {getattr(leaf, 'shape', type(leaf).__name__)}"
+            )
+    return leaves
+
+
+def _is_concrete(x) -> bool:
+    return not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True)
+
+
+def _is_scalar(x) -> bool:
+    return isinstance(x, int | float | np.generic) or (hasattr(x, "ndim") and x.ndim == 0)

@@ -1,0 +1,31 @@
+"""How the KL is weighed against a mean loss: the normaliser Z and the temperature that it implies.
+
+The objective is `mean loss + beta * KL / Z`. Libraries differ in Z by many orders of magnitude, and Z
+decides what `beta` means: so it is chosen by name, and the temperature `beta * N / Z` is always reported.
+"""
+
+
+def normalizer(kl_norm: str, *, size: int, dataset_size: int, batch_size: int) -> float:
+    """The divisor Z of the KL.
+
+    Args:
+      kl_norm: `"params"`: mean KL per Bayesian scalar; `"dataset"`: the exact (generalised) ELBO of a mean
+        loss; `"batches"`: the number of batches per epoch; `"none"`: 1.
+      size: number of Bayesian scalars P.
+      dataset_size: number of training images N.
+      batch_size: images per optimizer step, over all devices.
+    """
+    choices = {
+        "params": size,
+        "dataset": dataset_size,
+        "batches": dataset_size // batch_size,
+        "none": 1,
+    }
+    if kl_norm not in choices:
+        raise ValueError(f"kl_norm={kl_norm!r} is not one of {list(choices)}")
+    return float(max(choices[kl_norm], 1))
+
+
+def temperature(beta, *, dataset_size: int, z: float):
+    """`T_eff = beta * N / Z`: 1 is the exact posterior, below 1 a cold one, above 1 a warm one."""
+    return beta * (dataset_size / z)

@@ -1,0 +1,207 @@
+"""The one training step of all four methods: sample, loss, KL, update, teacher, prior."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from byov_jax.bayes import posterior, scale
+from byov_jax.bayes.posterior import Posterior
+from byov_jax.bayes.priors import Prior, PriorState
+from byov_jax.train import teacher as teachers
+from byov_jax.train.objectives import Batch, Objective
+from byov_jax.train.optimizer import learning_rate
+from byov_jax.train.schedules import Schedule
+from byov_jax.train.teacher import Teacher
+
+
+class State(NamedTuple):
+    """All that the next step needs; no rng in it, since keys derive from (root key, step).
+
+    Attributes:
+      step: optimizer steps taken.
+      posterior: the student's weights; a deterministic method has log-variances None throughout.
+      stats: the student's other collections (`batch_stats`, ...).
+      teacher: the EMA teacher; empty for supervised methods.
+      prior: what the prior remembers.
+      optimizer: optax's state.
+    """
+
+    step: Int[Array, ""]
+    posterior: Posterior
+    stats: dict[str, Any]
+    teacher: Teacher
+    prior: PriorState
+    optimizer: Any
+
+
+class Info(NamedTuple):
+    """What a step shows; nothing of it is needed by the next one.
+
+    Attributes:
+      loss: the data term, averaged over draws.
+      cosine: mean cosine similarity of predictions and targets; None for supervised methods.
+      accuracy: training accuracy of supervised methods; None for the others.
+      embedding_std: collapse monitor, 1 = spread over the sphere, 0 = collapsed.
+      kl: KL to the prior in nats, summed over all Bayesian scalars.
+      kl_per_weight: the same, per Bayesian scalar.
+      kl_scaled: what is added to the loss, `beta * kl / Z`.
+      beta: the KL's weight.
+      temperature: `beta * N / Z`: 1 = exact posterior, below 1 = cold posterior.
+      learning_rate: of the means.
+      tau: the teacher's momentum.
+      gradient_norm: global norm before clipping, over means and log-variances.
+    """
+
+    loss: Float[Array, ""]
+    cosine: Float[Array, ""] | None
+    accuracy: Float[Array, ""] | None
+    embedding_std: Float[Array, ""]
+    kl: Float[Array, ""]
+    kl_per_weight: Float[Array, ""]
+    kl_scaled: Float[Array, ""]
+    beta: Any
+    temperature: Any
+    learning_rate: Any
+    tau: Any
+    gradient_norm: Float[Array, ""]
+
+
+class Settings(NamedTuple):
+    """How a step weighs and averages; `methods` documents each of them."""
+
+    beta: Schedule
+    tau: Schedule
+    kl_norm: str
+    dataset_size: int
+    draws: int
+    draw_per_view: bool
+    accumulate: int
+    axis_name: str | None
+
+
+class Streams(NamedTuple):
+    """The random streams of one step."""
+
+    views: Array
+    weights: Array
+    drop_path: Array
+
+
+def make_step(
+    objective: Objective, optimizer: optax.GradientTransformation, prior: Prior, settings: Settings
+) -> Callable[[State, Batch, Array], tuple[State, Info]]:
+    """`step(state, batch, key) -> (state, info)`, pure; `key` is the root key, the same at every step."""
+
+    def step(state: State, batch: Batch, key: Array) -> tuple[State, Info]:
+        streams = Streams(*jax.random.split(jax.random.fold_in(key, state.step), 3))
+        beta, tau = settings.beta(state.step), settings.tau(state.step)
+        z = _normalizer(state, batch, settings)
+
+        loss, gradient, stats, monitors = _data_term(objective, state, batch, streams, settings)
+        kl, kl_gradient = jax.value_and_grad(posterior.kl)(
+            state.posterior, *prior.moments(state.prior, state.teacher.params)
+        )
+        gradient = jax.tree.map(lambda data, kl: data + beta / z * kl, gradient, kl_gradient)
+
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.posterior)
+        q = optax.apply_updates(state.posterior, updates)
+        new_state = State(
+            step=state.step + 1,
+            posterior=q,
+            stats=stats,
+            teacher=teachers.update(state.teacher, q.mean, stats, tau),
+            prior=prior.update(state.prior, state.teacher.params, q.mean, tau),
+            optimizer=optimizer_state,
+        )
+        info = Info(
+            loss=loss,
+            cosine=monitors.cosine,
+            accuracy=monitors.accuracy,
+            embedding_std=monitors.embedding_std,
+            kl=kl,
+            kl_per_weight=kl / max(posterior.size(q), 1),
+            kl_scaled=beta * kl / z,
+            beta=beta,
+            temperature=scale.temperature(beta, dataset_size=settings.dataset_size, z=z),
+            learning_rate=learning_rate(optimizer_state),
+            tau=tau,
+            gradient_norm=optax.global_norm(gradient),
+        )
+        return new_state, info
+
+    return step
+
+
+def _data_term(objective: Objective, state: State, batch: Batch, streams: Streams, settings: Settings):
+    """Loss, its gradient, batch statistics and monitors, averaged over draws, micro-batches and devices."""
+    axis = settings.axis_name
+    device = 0 if axis is None else jax.lax.axis_index(axis)
+    weights_key = streams.weights if axis is None else jax.random.fold_in(streams.weights, device)
+    size = batch.image.shape[0]
+    image_keys = jax.vmap(lambda i: jax.random.fold_in(streams.views, i))(device * size + jnp.arange(size))
+
+    def piece(q: Posterior, stats: dict, index, part: tuple[Batch, Array]):
+        draw_key = jax.random.fold_in(weights_key, index // settings.accumulate)
+        weights = _draw(draw_key, q, settings.draw_per_view)
+        drop_path_key = jax.random.fold_in(jax.random.fold_in(streams.drop_path, index), device)
+        return objective(weights, stats, state.teacher, *part, drop_path_key, settings.draw_per_view)
+
+    (loss, (stats, monitors)), gradient = _averaged(
+        jax.value_and_grad(piece, has_aux=True), state, (batch, image_keys), settings
+    )
+    if axis is not None:
+        loss, stats, monitors, gradient = jax.lax.pmean((loss, stats, monitors, gradient), axis)
+    return loss, gradient, stats, monitors
+
+
+def _averaged(piece_and_gradient, state: State, batch: tuple[Batch, Array], settings: Settings):
+    """Mean over draws x micro-batches, one after the other, so that memory is that of one of them."""
+    pieces = settings.draws * settings.accumulate
+    if pieces == 1:
+        return piece_and_gradient(state.posterior, state.stats, 0, batch)
+
+    parts = _micro_batches(batch, settings.accumulate)
+
+    def evaluate(stats, index):
+        part = jax.tree.map(lambda x: x[index % settings.accumulate], parts)
+        return piece_and_gradient(state.posterior, stats, index, part)
+
+    def body(carry, index):
+        stats, total = carry
+        (loss, (stats, monitors)), gradient = evaluate(stats, index)
+        total = jax.tree.map(lambda t, x: t + x / pieces, total, (loss, monitors, gradient))
+        return (stats, total), None
+
+    (loss, (_, monitors)), gradient = jax.eval_shape(evaluate, state.stats, 0)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, monitors, gradient))
+    (stats, (loss, monitors, gradient)), _ = jax.lax.scan(body, (state.stats, zeros), jnp.arange(pieces))
+    return (loss, (stats, monitors)), gradient
+
+
+def _micro_batches(batch, count: int):
+    """[batch, ...] -> [count, batch / count, ...], strided so that each part spans all devices of a shard."""
+    size = jax.tree.leaves(batch)[0].shape[0]
+    if size % count:
+        raise ValueError(f"accumulate={count} does not divide the batch of {size} images (per device)")
+    return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(size // count, count, *x.shape[1:]), 0, 1), batch)
+
+
+def _draw(key: Array, q: Posterior, per_view: bool):
+    """One set of weights, or two of them stacked, one for each view."""
+    if not per_view:
+        return posterior.sample(key, q)
+    return jax.vmap(posterior.sample, (0, None))(jax.random.split(key), q)
+
+
+def _normalizer(state: State, batch: Batch, settings: Settings) -> float:
+    devices = 1 if settings.axis_name is None else jax.lax.axis_size(settings.axis_name)
+    return scale.normalizer(
+        settings.kl_norm,
+        size=posterior.size(state.posterior),
+        dataset_size=settings.dataset_size,
+        batch_size=batch.image.shape[0] * devices,
+    )

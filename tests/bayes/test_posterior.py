@@ -1,0 +1,178 @@
+"""Posterior: golden KL numbers, the statistics of its draws, and the errors that name a path."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from byov_jax import Posterior, posterior
+
+GOLDEN_KL = [
+    # mu_q, rho_q, mu_p, rho_p, kl, d/dmu, d/drho
+    (0.0, -10.0, 0.0, 0.0, 4.5000227, 0.0, -0.4999773),
+    (0.02, -10.0, 0.0, 0.0, 4.5002227, 0.02, -0.4999773),
+    (0.5, -2.0, 0.25, -1.0, 0.2688860277, 0.67957046, -0.31606028),
+    (0.03, -10.0, 0.02, np.log(1e-6), 70.2922096, 1e4, 22.199965),
+]
+
+
+def scalar_posterior(mean, log_var):
+    return Posterior({"w": jnp.full((1,), mean)}, {"w": jnp.full((1,), log_var)})
+
+
+@pytest.mark.parametrize(("mu_q", "rho_q", "mu_p", "rho_p", "kl", "d_mu", "d_rho"), GOLDEN_KL)
+def test_kl_and_its_gradient_have_the_closed_form_values(mu_q, rho_q, mu_p, rho_p, kl, d_mu, d_rho):
+    q = scalar_posterior(mu_q, rho_q)
+    value, gradient = jax.value_and_grad(posterior.kl)(q, mu_p, rho_p)
+    np.testing.assert_allclose(value, kl, rtol=1e-6)
+    np.testing.assert_allclose(gradient.mean["w"], [d_mu], rtol=1e-6)
+    np.testing.assert_allclose(gradient.log_var["w"], [d_rho], rtol=1e-6)
+
+
+def test_kl_agrees_with_monte_carlo():
+    q = Posterior({"w": jnp.array([0.3, -0.7, 1.1])}, {"w": jnp.array([-1.0, 0.2, -2.0])})
+    prior_mean, prior_log_var = {"w": jnp.array([0.1, 0.0, 1.0])}, {"w": jnp.array([0.3, -0.4, 0.0])}
+    draws = jax.vmap(lambda key: posterior.sample(key, q)["w"])(jax.random.split(jax.random.key(0), 200_000))
+
+    def log_density(mean, log_var):
+        return scipy.stats.norm.logpdf(np.asarray(draws), mean, np.exp(0.5 * np.asarray(log_var))).sum(1)
+
+    ratios = log_density(q.mean["w"], q.log_var["w"]) - log_density(prior_mean["w"], prior_log_var["w"])
+    standard_error = ratios.std() / np.sqrt(len(ratios))
+    assert abs(ratios.mean() - posterior.kl(q, prior_mean, prior_log_var)) < 4 * standard_error
+
+
+def test_kl_of_many_weights_is_summed_without_losing_digits():
+    rng = np.random.default_rng(0)
+    mean = rng.normal(0.0, 0.02, 5_000_000).astype(np.float32)
+    log_var = np.full(mean.shape, -10.0, np.float32)
+    exact = 0.5 * np.sum(10.0 + np.exp(-10.0) + mean.astype(np.float64) ** 2 - 1.0)
+    got = posterior.kl(Posterior({"w": jnp.asarray(mean)}, {"w": jnp.asarray(log_var)}))
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, exact, rtol=2e-7)
+
+
+def test_kl_takes_scalars_and_trees_alike():
+    q = posterior.init({"a": jnp.arange(3.0), "b": {"c": jnp.ones((2, 2))}}, log_var=-1.0)
+    mean, log_var = (jax.tree.map(lambda x, v=v: jnp.full(x.shape, v), q.mean) for v in (0.5, -2.0))
+    np.testing.assert_allclose(posterior.kl(q, 0.5, -2.0), posterior.kl(q, mean, log_var), rtol=1e-6)
+
+
+def test_kl_of_a_point_estimate_is_zero():
+    assert posterior.kl(posterior.point({"w": jnp.ones(3)})) == 0.0
+
+
+def test_draws_have_the_right_mean_and_variance():
+    mean, log_var = jnp.array([1.0, -2.0, 0.0]), jnp.array([-3.0, 0.0, -10.0])
+    q = Posterior({"w": mean}, {"w": log_var})
+    n = 10_000
+    draws = jax.vmap(lambda key: posterior.sample(key, q)["w"])(jax.random.split(jax.random.key(1), n))
+    sigma = np.exp(0.5 * np.asarray(log_var))
+    assert np.all(np.abs(draws.mean(0) - mean) < 4 * sigma / np.sqrt(n))
+    np.testing.assert_allclose(draws.var(0), sigma**2, rtol=4 * np.sqrt(2 / n))
+    for column, m, s in zip(np.asarray(draws).T, mean, sigma, strict=True):
+        assert scipy.stats.kstest((column - m) / s, "norm").pvalue > 1e-3
+
+
+def test_same_key_same_draw():
+    q = posterior.init({"w": jnp.ones((3, 2))}, log_var=0.0)
+    a, b, c = (posterior.sample(jax.random.key(seed), q)["w"] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a, b)
+    assert np.all(np.asarray(a) != np.asarray(c))
+
+
+def test_noise_of_a_leaf_does_not_change_when_a_layer_is_added_elsewhere():
+    small = posterior.init({"b": {"w": jnp.zeros(4)}}, log_var=0.0)
+    large = posterior.init({"a": jnp.zeros(7), "b": {"w": jnp.zeros(4)}, "c": jnp.zeros(4)}, log_var=0.0)
+    key = jax.random.key(0)
+    drawn = posterior.sample(key, large)
+    np.testing.assert_array_equal(posterior.sample(key, small)["b"]["w"], drawn["b"]["w"])
+    assert np.all(np.asarray(drawn["b"]["w"]) != np.asarray(drawn["c"]))
+
+
+def test_legacy_and_typed_keys_both_work():
+    q = posterior.init({"w": jnp.zeros(4)}, log_var=0.0)
+    typed = posterior.sample(jax.random.key(0), q)
+    legacy = posterior.sample(jax.random.PRNGKey(0), q)
+    np.testing.assert_array_equal(typed["w"], legacy["w"])
+
+
+def test_point_estimates_are_left_alone():
+    params = {"w": jnp.ones(3), "frozen": jnp.arange(3.0), "count": jnp.arange(3)}
+    q = posterior.init(params, where="^w$", log_var=0.0)
+    drawn = posterior.sample(jax.random.key(0), q)
+    assert drawn["frozen"] is params["frozen"]
+    assert drawn["count"] is params["count"]
+    assert q.log_var["frozen"] is None
+    assert posterior.snr(q)["frozen"] is None
+    assert posterior.size(q) == 3
+
+
+def test_gradient_of_the_expected_loss_with_respect_to_log_var_agrees_with_finite_differences():
+    @jax.jit
+    def expected_loss(log_var):
+        q = Posterior({"w": jnp.array([0.4, -0.2])}, {"w": log_var})
+        keys = jax.random.split(jax.random.key(0), 512)
+        return jnp.mean(jax.vmap(lambda key: jnp.sum(jnp.sin(3.0 * posterior.sample(key, q)["w"])))(keys))
+
+    with jax.enable_x64(True):
+        at, step = np.array([-1.0, -0.5]), 1e-5
+        gradient = jax.grad(expected_loss)(at)
+        for i in range(2):
+            bump = step * np.eye(2)[i]
+            difference = (expected_loss(at + bump) - expected_loss(at - bump)) / (2 * step)
+            np.testing.assert_allclose(gradient[i], difference, rtol=1e-7)
+
+
+def test_snr_is_mean_over_sigma():
+    mean = jnp.array([0.5, -0.2, 0.05, 1.0, -0.8, 0.02, 0.3, -0.1])
+    sigma = jnp.array([0.1, 0.01, 0.05, 2.0, 0.4, 0.001, 0.6, 0.05])
+    q = Posterior({"w": mean}, {"w": 2.0 * jnp.log(sigma)})
+    np.testing.assert_allclose(posterior.snr(q)["w"], [5, 20, 1, 0.5, 2, 20, 0.5, 2], rtol=1e-5)
+
+
+def test_init_takes_a_tree_of_log_variances():
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(3)}
+    log_var = {"a": jnp.array([-1.0, -2.0]), "b": jnp.full(3, -3.0)}
+    np.testing.assert_array_equal(posterior.init(params, log_var=log_var).log_var["a"], [-1.0, -2.0])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_log_variance_that_is_not_finite_is_refused_by_path(bad):
+    params = {"layer": {"kernel": jnp.ones(2)}}
+    with pytest.raises(ValueError, match=r"log_var at 'layer/kernel' is not finite"):
+        posterior.init(params, log_var=bad)
+    q = Posterior(params, {"layer": {"kernel": jnp.array([-10.0, bad])}})
+    for use in (posterior.snr, posterior.kl, lambda q: posterior.sample(jax.random.key(0), q)):
+        with pytest.raises(ValueError, match=r"log_var at 'layer/kernel' is not finite"):
+            use(q)
+
+
+def test_mismatched_trees_are_refused_by_path():
+    q = Posterior({"a": jnp.ones(2), "b": jnp.ones(2)}, {"a": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"log_var does not have the structure .* 'b' is in only one"):
+        posterior.kl(q)
+    q = posterior.init({"a": jnp.ones(2), "b": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"prior mean does not have the structure .* 'b' is in only one"):
+        posterior.kl(q, {"a": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"prior log_var at 'b' has shape \(3,\), the parameter has \(2,\)"):
+        posterior.kl(q, 0.0, {"a": jnp.ones(2), "b": jnp.ones(3)})
+    with pytest.raises(ValueError, match=r"log_var at 'a' has shape dict"):
+        posterior.snr(Posterior({"a": jnp.ones(2)}, {"a": {"deeper": jnp.ones(2)}}))
+    with pytest.raises(ValueError, match="'n' is not a floating-point array"):
+        posterior.kl(Posterior({"n": jnp.arange(2)}, {"n": jnp.ones(2)}))
+
+
+def test_sampling_is_traced_once_for_all_keys():
+    traces = []
+
+    @jax.jit
+    def draw(key, q):
+        traces.append(None)
+        return posterior.sample(key, q)
+
+    q = posterior.init({"w": jnp.ones(3)})
+    for seed in range(5):
+        draw(jax.random.key(seed), q)
+    assert len(traces) == 1

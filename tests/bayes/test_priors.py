@@ -1,0 +1,132 @@
+"""The three priors, their moments and the variance recursion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from byov_jax import posterior, priors
+from byov_jax.bayes.moments import ema, ema_variance
+
+MEAN = {
+    "encoder": {"w": jnp.array([1.0, 2.0])},
+    "projector": {"w": jnp.array([3.0])},
+    "predictor": {"w": jnp.array([4.0])},
+}
+TEACHER = {"encoder": {"w": jnp.array([0.5, 0.5])}, "projector": {"w": jnp.array([0.25])}}
+TEACHER_PRIORS = [priors.teacher_mean, priors.teacher_moments]
+
+
+def test_ema_variance_golden_numbers():
+    m = v = jnp.zeros(())
+    means, variances = [], []
+    for x in (1.0, 2.0, 4.0):
+        v = ema_variance(v, m, x, 0.9)
+        m = ema(m, x, 0.9)
+        means.append(m)
+        variances.append(v)
+    np.testing.assert_allclose(means, [0.1, 0.29, 0.661], rtol=1e-6)
+    np.testing.assert_allclose(variances, [0.09, 0.4059, 1.604079], rtol=1e-6)
+
+
+def test_ema_variance_stays_positive_and_right_where_the_literal_formula_fails():
+    jitter = np.random.default_rng(0).normal(1.0, 1e-5, 2000)
+    m, v = jnp.float32(1.0), jnp.float32(0.0)
+    first, second, literal = jnp.float32(1.0), jnp.float32(1.0), []
+    for x in jitter.astype(np.float32):
+        v, m = ema_variance(v, m, x, 0.99), ema(m, x, 0.99)
+        first, second = ema(first, x, 0.99), ema(second, x * x, 0.99)
+        literal.append(float(second - first**2))
+    assert np.mean(np.array(literal) <= 0.0) > 0.3
+    np.testing.assert_allclose(v, 1e-10, rtol=0.5)
+
+
+@pytest.mark.parametrize(("tau", "expected"), [(1.0, "old"), (0.0, "new")])
+def test_ema_at_its_ends_is_exact(tau, expected):
+    old, new = jnp.array([0.1, -1.3e-5]), jnp.array([0.7, 3.3])
+    np.testing.assert_array_equal(ema(old, new, tau), {"old": old, "new": new}[expected])
+
+
+def test_standard_prior_is_the_unit_gaussian_and_needs_no_state():
+    prior = priors.standard()
+    q = posterior.init(MEAN)
+    state = prior.init(q, TEACHER)
+    assert jax.tree.leaves(state) == []
+    assert prior.moments(state, TEACHER) == (0.0, 0.0)
+    assert prior.update(state, TEACHER, MEAN, 0.5) == state
+
+
+@pytest.mark.parametrize("make", TEACHER_PRIORS)
+def test_the_predictor_has_a_prior_only_average(make):
+    prior = make()
+    state = prior.init(posterior.init(MEAN), TEACHER)
+    assert set(state.mean) == {"predictor"}
+    moved = jax.tree.map(lambda x: x + 1.0, MEAN)
+    state = prior.update(state, TEACHER, moved, 0.75)
+    np.testing.assert_allclose(state.mean["predictor"]["w"], [0.75 * 4.0 + 0.25 * 5.0])
+
+
+@pytest.mark.parametrize("make", TEACHER_PRIORS)
+def test_the_centre_is_the_teacher_where_there_is_one(make):
+    prior = make()
+    state = prior.init(posterior.init(MEAN), TEACHER)
+    centre, _ = prior.moments(state, TEACHER)
+    assert centre["encoder"]["w"] is not MEAN["encoder"]["w"]
+    np.testing.assert_array_equal(centre["encoder"]["w"], TEACHER["encoder"]["w"])
+    np.testing.assert_array_equal(centre["predictor"]["w"], MEAN["predictor"]["w"])
+
+
+@pytest.mark.parametrize("make", TEACHER_PRIORS)
+def test_without_a_teacher_the_prior_averages_everything(make):
+    state = make().init(posterior.init(MEAN), {})
+    assert set(state.mean) == set(MEAN)
+
+
+def test_teacher_mean_has_unit_variance():
+    prior = priors.teacher_mean()
+    state = prior.init(posterior.init(MEAN), TEACHER)
+    assert prior.moments(state, TEACHER)[1] == 0.0
+    assert state.variance is None
+
+
+def test_teacher_moments_follow_the_recursion():
+    prior = priors.teacher_moments()
+    q = posterior.init(MEAN)
+    state = prior.init(q, TEACHER)
+    _, log_var = prior.moments(state, TEACHER)
+    np.testing.assert_allclose(log_var["encoder"]["w"], -10.0, rtol=1e-6)
+
+    state = prior.update(state, TEACHER, MEAN, 0.9)
+    expected = 0.9 * (np.exp(-10.0) + 0.1 * (np.array([1.0, 2.0]) - 0.5) ** 2)
+    np.testing.assert_allclose(state.variance["encoder"]["w"], expected, rtol=1e-6)
+    np.testing.assert_allclose(state.variance["predictor"]["w"], 0.9 * np.exp(-10.0), rtol=1e-6)
+
+
+def test_the_floor_bounds_the_prior_variance_but_not_its_memory():
+    prior = priors.teacher_moments(floor=1e-3)
+    state = prior.init(posterior.init(MEAN), TEACHER)
+    _, log_var = prior.moments(state, TEACHER)
+    np.testing.assert_allclose(log_var["projector"]["w"], np.log(1e-3), rtol=1e-6)
+    np.testing.assert_allclose(state.variance["projector"]["w"], np.exp(-10.0), rtol=1e-6)
+    with pytest.raises(ValueError, match="floor=0"):
+        priors.teacher_moments(floor=0)
+
+
+def test_point_estimates_have_no_prior_variance():
+    state = priors.teacher_moments().init(posterior.init(MEAN, where="encoder"), TEACHER)
+    assert state.variance["predictor"]["w"] is None
+    state = priors.teacher_moments().update(state, TEACHER, MEAN, 0.9)
+    assert state.variance["predictor"]["w"] is None
+
+
+@pytest.mark.parametrize("make", TEACHER_PRIORS)
+def test_no_gradient_reaches_the_prior(make):
+    prior = make()
+    q = posterior.init(MEAN)
+    state = prior.init(q, TEACHER)
+
+    def kl(state, teacher):
+        return posterior.kl(q, *prior.moments(state, teacher))
+
+    gradients = jax.grad(kl, argnums=(0, 1))(state, TEACHER)
+    assert all(np.all(leaf == 0.0) for leaf in jax.tree.leaves(gradients))

@@ -1,0 +1,23 @@
+"""Layerwise sigma and SNR."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from byov_jax import Posterior, layer_statistics
+
+
+def test_mean_and_max_of_sigma_and_snr():
+    q = Posterior(
+        {"w": jnp.array([2.0, -6.0]), "b": jnp.ones(3)}, {"w": jnp.log(jnp.array([4.0, 9.0])), "b": None}
+    )
+    layers = layer_statistics(q)
+    assert set(layers) == {"w"}
+    np.testing.assert_allclose(layers["w"], [2.5, 3.0, 1.5, 2.0], rtol=1e-6)
+
+
+def test_scanned_layers_are_told_apart():
+    mean = {"encoder": {"blocks": {"kernel": jnp.array([[1.0, 1.0], [2.0, 4.0]])}}}
+    log_var = {"encoder": {"blocks": {"kernel": jnp.zeros((2, 2))}}}
+    layers = layer_statistics(Posterior(mean, log_var))
+    assert set(layers) == {"encoder/blocks/0/kernel", "encoder/blocks/1/kernel"}
+    assert layers["encoder/blocks/1/kernel"].snr_mean == 3.0
