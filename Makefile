@@ -14,7 +14,7 @@ quickstart: $(VENV)/.runtime
 	$(BIN)/python -m experiments.quickstart
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses=4
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,5 +1,7 @@
 """Bootstrap Your Own Variance in JAX: self-supervised learning that knows how sure it is."""
 
+from byov_jax import images as images
+from byov_jax import networks as networks
 from byov_jax.bayes import posterior as posterior
 from byov_jax.bayes import priors as priors
 from byov_jax.bayes.module import Bayesian as Bayesian

@@ -41,14 +41,14 @@ def init(params: PyTree, where: Where = "all", log_var: float | PyTree = -10.0) 
       A `Posterior` whose mean is `params` and whose log-variances have the dtype of their means.
     """
     chosen = jax.tree.leaves(select(params, where))
-    leaves, treedef = jax.tree.flatten(params)
-    log_vars = [
-        jnp.full(leaf.shape, value, leaf.dtype) if bayesian else None
-        for leaf, value, bayesian in zip(leaves, _aligned(params, log_var, "log_var"), chosen, strict=True)
-    ]
-    q = Posterior(params, jax.tree.unflatten(treedef, log_vars))
-    _leaves(q)  # refuses a log-variance that is not finite
-    return q
+    with_path, treedef = jax.tree_util.tree_flatten_with_path(params)
+    values = _aligned(params, log_var, "log_var")
+    log_vars = []
+    for (keys, leaf), value, bayesian in zip(with_path, values, chosen, strict=True):
+        if bayesian:
+            _check_finite(path_of(keys), value)
+        log_vars.append(jnp.full(leaf.shape, value, leaf.dtype) if bayesian else None)
+    return Posterior(params, jax.tree.unflatten(treedef, log_vars))
 
 
 def point(params: PyTree) -> Posterior:
@@ -62,10 +62,10 @@ def sample(key: Array, q: Posterior) -> PyTree:
     The noise of a leaf depends on `key` and its path only: adding a layer elsewhere leaves it as it is.
     """
     leaves, treedef = _leaves(q)
-    keys = iter(_keys(key, [path for path, _, log_var in leaves if log_var is not None]))
+    noise = _noise(key, {path: mean for path, mean, log_var in leaves if log_var is not None})
     return jax.tree.unflatten(
         treedef,
-        [mean if log_var is None else _draw(next(keys), mean, log_var) for _, mean, log_var in leaves],
+        [mean if log_var is None else _draw(mean, log_var, noise[path]) for path, mean, log_var in leaves],
     )
 
 
@@ -119,19 +119,36 @@ def _kl(mean_q, log_var_q, mean_p, log_var_p):
     return 0.5 * jnp.sum(spread + jnp.square(mean_q - mean_p) * jnp.exp(-log_var_p))
 
 
-def _draw(key, mean, log_var):
-    wide = jnp.promote_types(mean.dtype, jnp.float32)
-    noise = jax.random.normal(key, mean.shape, wide)
-    return (mean + jnp.exp(0.5 * log_var.astype(wide)) * noise).astype(mean.dtype)
+def _draw(mean, log_var, noise):
+    return (mean + jnp.exp(0.5 * log_var.astype(noise.dtype)) * noise).astype(mean.dtype)
 
 
-def _keys(key, paths: list[str]):
-    """One key per path, from 64 bits of the path's hash: all of them in one vectorised fold."""
+def _noise(key, leaves: dict[str, Array]) -> dict[str, Array]:
+    """Standard normal noise, by path, at least float32.
+
+    Leaves of one shape share one compiled loop: a deep network compiles almost as fast as a shallow one.
+    """
+    keys = _keys(key, list(leaves))
+    groups: dict[tuple, list[str]] = {}
+    for path, leaf in leaves.items():
+        groups.setdefault((leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), []).append(path)
+    noise = {}
+    for form, paths in groups.items():
+        draws = jax.lax.map(
+            lambda key, form=form: jax.random.normal(key, *form), jnp.stack([keys[path] for path in paths])
+        )
+        noise |= dict(zip(paths, draws, strict=True))
+    return noise
+
+
+def _keys(key, paths: list[str]) -> dict[str, Array]:
+    """One key per path, from 64 bits of the path's hash, all in one vectorised fold."""
     if not paths:
-        return []
+        return {}
     digests = b"".join(hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths)
     words = np.frombuffer(digests, "<u4").reshape(-1, 2)
-    return jax.vmap(lambda word: jax.random.fold_in(jax.random.fold_in(key, word[0]), word[1]))(words)
+    fold = jax.vmap(lambda word: jax.random.fold_in(jax.random.fold_in(key, word[0]), word[1]))
+    return dict(zip(paths, fold(words), strict=True))
 
 
 def _leaves(q: Posterior):
@@ -146,13 +163,12 @@ def _leaves(q: Posterior):
             continue
         if not is_float(leaf):
             raise ValueError(f"the mean at {path!r} is not a floating-point array and cannot have a log_var")
-        if _is_concrete(log_var) and not jnp.all(jnp.isfinite(log_var)):
-            raise ValueError(f"log_var at {path!r} is not finite; -10 is the usual start")
+        _check_finite(path, log_var)
     return leaves, treedef
 
 
 def _aligned(tree, other, name: str) -> list:
-    """Leaves of `other` (a scalar stands for all) in the order of `tree`'s; an error names the first misfit."""
+    """Leaves of `other` (a scalar stands for all) in the order of `tree`'s; an error names the misfit."""
     with_path, treedef = jax.tree_util.tree_flatten_with_path(tree)
     if _is_scalar(other):
         return [other] * len(with_path)
@@ -173,8 +189,11 @@ def _aligned(tree, other, name: str) -> list:
     return leaves
 
 
-def _is_concrete(x) -> bool:
-    return not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True)
+def _check_finite(path: str, log_var) -> None:
+    """Refuses a log-variance that is known to be bad; inside jit nothing is known."""
+    known = not isinstance(log_var, jax.core.Tracer) and getattr(log_var, "is_fully_addressable", True)
+    if known and not np.all(np.isfinite(np.asarray(log_var))):
+        raise ValueError(f"log_var at {path!r} is not finite; -10 is the usual start")
 
 
 def _is_scalar(x) -> bool:

@@ -178,10 +178,11 @@ def _method(
     prior: Prior,
     settings: Settings,
 ) -> Method:
+    @jax.jit
     def init(key: Array, batch: Batch) -> State:
-        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch.image.shape[0]))
+        keys = jax.random.split(jax.random.key(0), batch.image.shape[0])
         view, _ = jax.eval_shape(views, keys, batch.image)
-        variables = jax.jit(module.init)(key, jnp.zeros((1, *view.shape[1:]), view.dtype))
+        variables = module.init(key, jnp.zeros((1, *view.shape[1:]), view.dtype))
         params = variables.pop("params")
         q = posterior_of(params)
         initial_teacher = teacher_of(q.mean, variables)
@@ -190,7 +191,7 @@ def _method(
             posterior=q,
             stats=variables,
             teacher=initial_teacher,
-            prior=jax.tree.map(jnp.copy, prior.init(q, initial_teacher.params)),
+            prior=prior.init(q, initial_teacher.params),
             optimizer=optimizer.init(q),
         )
 

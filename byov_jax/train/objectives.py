@@ -74,6 +74,8 @@ def classification(classifier, views: ViewsFn) -> Objective:
     """Cross-entropy of the labels, on the first view of each image."""
 
     def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key, per_view: bool):
+        if batch.label is None:
+            raise ValueError("supervised methods need labels: pass Batch(image, label)")
         x, _ = views(image_keys, batch.image)
         output, new_stats = _train_mode(classifier, weights, stats, x, drop_path_key)
         loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(output.logits, batch.label))

@@ -40,11 +40,12 @@ def adamw(
         value, for hundreds of thousands of steps); 10 to 30 suits those.
       clip_norm: largest global gradient norm, None for no clipping.
     """
+    decay = _decay(weight_decay, bayesian_weight_decay)
 
     def build(learning_rate):
         return optax.chain(
             optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
-            _decay(weight_decay, bayesian_weight_decay),
+            decay,
             optax.scale_by_learning_rate(learning_rate),
         )
 
@@ -67,10 +68,11 @@ def lars(
       momentum: of the heavy ball.
       trust_coefficient: `eta` in `eta * |w| / |g|`.
     """
+    decay = _decay(weight_decay, bayesian_weight_decay)
 
     def build(learning_rate):
         return optax.chain(
-            _decay(weight_decay, bayesian_weight_decay),
+            decay,
             optax.masked(optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient), _kernels),
             optax.scale_by_learning_rate(learning_rate),
             optax.trace(decay=momentum),
@@ -81,7 +83,9 @@ def lars(
 
 def learning_rate(state: optax.OptState):
     """The learning rate of the last update, from the state of `adamw`, `lars` or any injected optimizer."""
-    return optax.tree_utils.tree_get(state, "learning_rate", default=float("nan"))
+    return optax.tree_utils.tree_get(
+        state, "learning_rate", default=float("nan"), filtering=lambda path, value: hasattr(value, "dtype")
+    )
 
 
 def _finish(build, learning_rate, log_var_multiplier, clip_norm) -> optax.GradientTransformation:
@@ -102,7 +106,7 @@ def _decay(weight_decay: float, bayesian_weight_decay: float) -> optax.GradientT
         warnings.warn(
             f"bayesian_weight_decay={bayesian_weight_decay}: the KL already regularises Bayesian parameters; "
             "decay on top of it is a second prior, and the reported KL is no longer the whole of it",
-            stacklevel=4,
+            stacklevel=3,
         )
     return optax.chain(
         optax.add_decayed_weights(weight_decay, lambda q: _kernels(q, bayesian=False)),

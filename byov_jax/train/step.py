@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from byov_jax.bayes import posterior, scale
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.priors import Prior, PriorState
+from byov_jax.images import image_keys
 from byov_jax.train import teacher as teachers
 from byov_jax.train.objectives import Batch, Objective
 from byov_jax.train.optimizer import learning_rate
@@ -97,7 +98,7 @@ def make_step(
     """`step(state, batch, key) -> (state, info)`, pure; `key` is the root key, the same at every step."""
 
     def step(state: State, batch: Batch, key: Array) -> tuple[State, Info]:
-        streams = Streams(*jax.random.split(jax.random.fold_in(key, state.step), 3))
+        streams = Streams(*jax.random.split(jax.random.fold_in(_typed(key), state.step), 3))
         beta, tau = settings.beta(state.step), settings.tau(state.step)
         z = _normalizer(state, batch, settings)
 
@@ -129,7 +130,7 @@ def make_step(
             temperature=scale.temperature(beta, dataset_size=settings.dataset_size, z=z),
             learning_rate=learning_rate(optimizer_state),
             tau=tau,
-            gradient_norm=optax.global_norm(gradient),
+            gradient_norm=optax.tree.norm(gradient),
         )
         return new_state, info
 
@@ -142,7 +143,7 @@ def _data_term(objective: Objective, state: State, batch: Batch, streams: Stream
     device = 0 if axis is None else jax.lax.axis_index(axis)
     weights_key = streams.weights if axis is None else jax.random.fold_in(streams.weights, device)
     size = batch.image.shape[0]
-    image_keys = jax.vmap(lambda i: jax.random.fold_in(streams.views, i))(device * size + jnp.arange(size))
+    keys = image_keys(streams.views, device * size + jnp.arange(size))
 
     def piece(q: Posterior, stats: dict, index, part: tuple[Batch, Array]):
         draw_key = jax.random.fold_in(weights_key, index // settings.accumulate)
@@ -151,7 +152,7 @@ def _data_term(objective: Objective, state: State, batch: Batch, streams: Stream
         return objective(weights, stats, state.teacher, *part, drop_path_key, settings.draw_per_view)
 
     (loss, (stats, monitors)), gradient = _averaged(
-        jax.value_and_grad(piece, has_aux=True), state, (batch, image_keys), settings
+        jax.value_and_grad(piece, has_aux=True), state, (batch, keys), settings
     )
     if axis is not None:
         loss, stats, monitors, gradient = jax.lax.pmean((loss, stats, monitors, gradient), axis)
@@ -195,6 +196,11 @@ def _draw(key: Array, q: Posterior, per_view: bool):
     if not per_view:
         return posterior.sample(key, q)
     return jax.vmap(posterior.sample, (0, None))(jax.random.split(key), q)
+
+
+def _typed(key: Array) -> Array:
+    """Also takes the raw keys of `jax.random.PRNGKey`."""
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
 def _normalizer(state: State, batch: Batch, settings: Settings) -> float:

@@ -176,3 +176,11 @@ def test_sampling_is_traced_once_for_all_keys():
     for seed in range(5):
         draw(jax.random.key(seed), q)
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
+def test_noise_depends_on_the_path_alone_for_every_generator(implementation):
+    alone = posterior.init({"b": jnp.zeros(4)}, log_var=0.0)
+    among = posterior.init({"a": jnp.zeros(4), "b": jnp.zeros(4)}, log_var=0.0)
+    key = jax.random.key(0, impl=implementation)
+    np.testing.assert_array_equal(posterior.sample(key, alone)["b"], posterior.sample(key, among)["b"])

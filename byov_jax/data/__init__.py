@@ -1,0 +1,1 @@
+"""Where images come from: source -> host batch. NumPy only, no model code."""
