@@ -124,7 +124,8 @@ def prepare(method: byov.methods.Method, batch: byov.Batch, key: jax.Array) -> C
     start = time.perf_counter()
     step = jax.jit(method.step, donate_argnums=0).lower(state, batch, key).compile()
     seconds = time.perf_counter() - start
-    return Compiled(step, state, seconds, step.memory_analysis().temp_size_in_bytes)
+    memory: Any = step.memory_analysis()
+    return Compiled(step, state, seconds, memory.temp_size_in_bytes)
 
 
 if __name__ == "__main__":

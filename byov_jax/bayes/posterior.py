@@ -132,7 +132,7 @@ def _noise(key, leaves: dict[str, Array]) -> dict[str, Array]:
     groups: dict[tuple, list[str]] = {}
     for path, leaf in leaves.items():
         groups.setdefault((leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), []).append(path)
-    noise = {}
+    noise: dict[str, Array] = {}
     for form, paths in groups.items():
         draws = jax.lax.map(
             lambda key, form=form: jax.random.normal(key, *form), jnp.stack([keys[path] for path in paths])

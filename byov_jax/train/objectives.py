@@ -1,7 +1,8 @@
 """The two data terms, as functions of drawn weights: BYOL's cosine loss and the cross-entropy.
 
-`objective(weights, stats, teacher, batch, image_keys, drop_path_key, per_view) -> (loss, (stats, monitors))`.
-Both augment on device; neither knows whether its weights were drawn or are a point estimate.
+`objective(weights, stats, teacher, batch, image_keys, drop_path_key) -> (loss, (stats, monitors))`, where
+`weights` are two sets of parameters, one for each view and mostly one and the same. Both augment on the
+device; neither knows whether its weights were drawn or are a point estimate.
 """
 
 from collections.abc import Callable
@@ -9,20 +10,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt8
 
 from byov_jax.train.teacher import Teacher
 
 Objective = Callable[..., tuple[Array, tuple[dict, "Monitors"]]]
+AnyArray = Array | np.ndarray
 ViewsFn = Callable[[Any, Any], tuple[Array, Array]]
 
 
 class Batch(NamedTuple):
     """Images [batch, height, width, channels], uint8 or float in [0, 1], and their labels [batch] if any."""
 
-    image: UInt8[Array, "batch height width channels"] | Float[Array, "batch height width channels"]
-    label: Int[Array, "batch"] | None = None
+    image: UInt8[AnyArray, "batch height width channels"] | Float[AnyArray, "batch height width channels"]
+    label: Int[AnyArray, " batch"] | None = None
 
 
 class Monitors(NamedTuple):
@@ -46,26 +49,21 @@ def bootstrap(student, views: ViewsFn) -> Objective:
     `L = mean_i[(2 - 2 cos(p1, sg z2)) + (2 - 2 cos(p2, sg z1))]`, in [0, 8].
     """
 
-    def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key, per_view: bool):
-        x = jnp.stack(views(image_keys, batch.image))
+    def target(teacher: Teacher, x):
+        variables = {"params": teacher.params, **teacher.stats}
+        (_, z), _ = student.apply(variables, x, train=True, mutable=["batch_stats"], method="project")
+        return jax.lax.stop_gradient(z)
 
-        def student_of(weights, x, key):
-            return _train_mode(student, weights, stats, x, key)
-
-        def teacher_of(x):
-            variables = {"params": teacher.params, **teacher.stats}
-            (_, z), _ = student.apply(variables, x, train=True, mutable=["batch_stats"], method="project")
-            return jax.lax.stop_gradient(z)
-
-        draws = 0 if per_view else None
-        taps, new_stats = jax.vmap(student_of, (draws, 0, 0))(weights, x, jax.random.split(drop_path_key, 2))
-        z1, z2 = jax.vmap(teacher_of)(x)
-        p1, p2 = taps.predictor
-        cosine = _cosine(p1, z2) + _cosine(p2, z1)
+    def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key):
+        x1, x2 = views(image_keys, batch.image)
+        key1, key2 = jax.random.split(drop_path_key)
+        taps1, stats1 = _train_mode(student, weights[0], stats, x1, key1)
+        taps2, stats2 = _train_mode(student, weights[1], stats, x2, key2)
+        z1, z2 = target(teacher, x1), target(teacher, x2)
+        cosine = _cosine(taps1.predictor, z2) + _cosine(taps2.predictor, z1)
         loss = jnp.mean(4.0 - 2.0 * cosine)
-        new_stats = jax.tree.map(lambda stat: jnp.mean(stat, axis=0), new_stats)
-        monitors = Monitors(embedding_std(taps.projector[0]), cosine=jnp.mean(cosine) / 2.0)
-        return loss, (new_stats, monitors)
+        new_stats = jax.tree.map(lambda a, b: 0.5 * (a + b), stats1, stats2)
+        return loss, (new_stats, Monitors(embedding_std(taps1.projector), cosine=jnp.mean(cosine) / 2.0))
 
     return objective
 
@@ -73,11 +71,11 @@ def bootstrap(student, views: ViewsFn) -> Objective:
 def classification(classifier, views: ViewsFn) -> Objective:
     """Cross-entropy of the labels, on the first view of each image."""
 
-    def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key, per_view: bool):
+    def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key):
         if batch.label is None:
             raise ValueError("supervised methods need labels: pass Batch(image, label)")
         x, _ = views(image_keys, batch.image)
-        output, new_stats = _train_mode(classifier, weights, stats, x, drop_path_key)
+        output, new_stats = _train_mode(classifier, weights[0], stats, x, drop_path_key)
         loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(output.logits, batch.label))
         hits = jnp.equal(jnp.argmax(output.logits, axis=-1), batch.label)
         monitors = Monitors(embedding_std(output.encoder), accuracy=jnp.mean(hits.astype(jnp.float32)))

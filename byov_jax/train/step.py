@@ -149,7 +149,7 @@ def _data_term(objective: Objective, state: State, batch: Batch, streams: Stream
         draw_key = jax.random.fold_in(weights_key, index // settings.accumulate)
         weights = _draw(draw_key, q, settings.draw_per_view)
         drop_path_key = jax.random.fold_in(jax.random.fold_in(streams.drop_path, index), device)
-        return objective(weights, stats, state.teacher, *part, drop_path_key, settings.draw_per_view)
+        return objective(weights, stats, state.teacher, *part, drop_path_key)
 
     (loss, (stats, monitors)), gradient = _averaged(
         jax.value_and_grad(piece, has_aux=True), state, (batch, keys), settings
@@ -191,11 +191,13 @@ def _micro_batches(batch, count: int):
     return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(size // count, count, *x.shape[1:]), 0, 1), batch)
 
 
-def _draw(key: Array, q: Posterior, per_view: bool):
-    """One set of weights, or two of them stacked, one for each view."""
+def _draw(key: Array, q: Posterior, per_view: bool) -> tuple[Any, Any]:
+    """The weights for each of the two views: one draw for both, or one for each."""
     if not per_view:
-        return posterior.sample(key, q)
-    return jax.vmap(posterior.sample, (0, None))(jax.random.split(key), q)
+        weights = posterior.sample(key, q)
+        return weights, weights
+    first, second = jax.random.split(key)
+    return posterior.sample(first, q), posterior.sample(second, q)
 
 
 def _typed(key: Array) -> Array:

@@ -224,7 +224,7 @@ def test_many_draws_average_the_loss():
     losses = []
     for draw in range(4):
         weights = byov.posterior.sample(jax.random.fold_in(streams[1], draw), start.posterior)
-        losses.append(objective(weights, {}, start.teacher, BATCH, keys, streams[2], False)[0])
+        losses.append(objective((weights, weights), {}, start.teacher, BATCH, keys, streams[2])[0])
     assert np.std(losses) > 1e-3
     np.testing.assert_allclose(four.loss, np.mean(losses), rtol=1e-5)
 
