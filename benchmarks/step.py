@@ -1,6 +1,6 @@
 """What the posterior costs: BYOV's training step over BYOL's, side by side in one process.
 
-    python -m benchmarks.step [--case=small --case=vit_ti16] [--repeats=9] [--json=FILE]
+    python -m benchmarks.step [--case=small --case=vit_ti16] [--repeats=7] [--json=FILE]
 
 For each case both steps are compiled once, then run in turn; the ratio is the median of the ratios of
 neighbouring runs, so that a machine that slows down slows both. Both steps are whole training steps with the
@@ -65,9 +65,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--case", action="append", choices=list(CASES), help="which cases (default: all)")
-    parser.add_argument("--repeats", type=int, default=9, help="timed pairs of steps per case (default: 9)")
+    parser.add_argument("--repeats", type=int, default=7, help="timed pairs of steps per case (default: 7)")
     parser.add_argument("--json", metavar="FILE", help="write the result here as well")
     arguments = parser.parse_args()
+    if arguments.repeats < 1:
+        parser.error(f"--repeats={arguments.repeats} must be at least 1")
 
     result = {name: measure(CASES[name], arguments.repeats) for name in arguments.case or CASES}
     text = json.dumps(result, indent=2)

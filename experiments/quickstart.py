@@ -1,6 +1,6 @@
 """Train BYOV on the embedded images for a short while and see what it learned.
 
-    python -m experiments.quickstart [--steps=600] [--seed=0]
+    python -m experiments.quickstart [--steps=300] [--seed=0]
 
 A small vision transformer learns from 10,000 Fashion-MNIST images without their labels. A linear classifier
 on its frozen features is then compared with the same classifier on raw pixels and on the features of the
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=600, help="optimizer steps (default: 600)")
+    parser.add_argument("--steps", type=int, default=300, help="optimizer steps (default: 300)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything random (default: 0)")
     arguments = parser.parse_args()
     if arguments.steps < 2:
