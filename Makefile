@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help quickstart test lint benchmark clean
+.PHONY: help quickstart test lint benchmark docs clean
 help:
 	@echo "make quickstart   train BYOV on embedded images and print what it learned"
 	@echo "make test         lint, type check and every test"
 	@echo "make benchmark    BYOV over BYOL: step time, compile time, memory"
+	@echo "make docs         build the documentation into site/"
 	@echo "make clean        remove the environment and the caches"
 
 quickstart: $(VENV)/.runtime
@@ -23,6 +24,10 @@ lint: $(VENV)/.dev
 
 benchmark: $(VENV)/.runtime
 	$(BIN)/python -m benchmarks.step
+
+docs: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 # The environment is made when it is missing or when the requirements changed, and not otherwise.
 $(VENV)/.runtime: pyproject.toml
