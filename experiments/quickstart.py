@@ -122,9 +122,9 @@ def show_posterior(q: byov.Posterior) -> None:
     """Prints sigma and signal-to-noise ratio of a few layers."""
     layers = byov.layer_statistics(q)
     kernels = [path for path in layers if path.endswith("kernel")]
-    print(f"\n{'posterior':36} {'mean sigma':>11} {'mean SNR':>9}")
+    print(f"\n{'posterior':42} {'mean sigma':>11} {'mean SNR':>9}")
     for path in kernels:
-        print(f"  {path:34} {layers[path].sigma_mean:11.5f} {layers[path].snr_mean:9.2f}")
+        print(f"  {path:40} {layers[path].sigma_mean:11.5f} {layers[path].snr_mean:9.2f}")
 
 
 if __name__ == "__main__":
