@@ -101,11 +101,13 @@ def kl(q: Posterior, mean: float | PyTree = 0.0, log_var: float | PyTree = 0.0) 
     leaves, _ = _leaves(q)
     prior_means = _aligned(q.mean, mean, "prior mean")
     prior_log_vars = _aligned(q.mean, log_var, "prior log_var")
-    terms = [
-        _kl(mean_q, log_var_q, mean_p, log_var_p)
-        for (_, mean_q, log_var_q), mean_p, log_var_p in zip(leaves, prior_means, prior_log_vars, strict=True)
-        if log_var_q is not None
-    ]
+    terms = []
+    for (path, mean_q, log_var_q), *prior in zip(leaves, prior_means, prior_log_vars, strict=True):
+        if log_var_q is None:
+            continue
+        if any(moment is None for moment in prior):
+            raise ValueError(f"the prior has None at {path!r}, which is Bayesian")
+        terms.append(_kl(mean_q, log_var_q, *prior))
     return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros((), jnp.float32)
 
 

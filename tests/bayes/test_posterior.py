@@ -158,6 +158,8 @@ def test_mismatched_trees_are_refused_by_path():
         posterior.kl(q, {"a": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"prior log_var at 'b' has shape \(3,\), the parameter has \(2,\)"):
         posterior.kl(q, 0.0, {"a": jnp.ones(2), "b": jnp.ones(3)})
+    with pytest.raises(ValueError, match="the prior has None at 'b', which is Bayesian"):
+        posterior.kl(q, {"a": jnp.ones(2), "b": None})
     with pytest.raises(ValueError, match=r"log_var at 'a' has shape dict"):
         posterior.snr(Posterior({"a": jnp.ones(2)}, {"a": {"deeper": jnp.ones(2)}}))
     with pytest.raises(ValueError, match="'n' is not a floating-point array"):
