@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from byov_jax import posterior
 from byov_jax.train import teacher
 
 MEAN = {
@@ -50,13 +49,6 @@ def test_tau_one_freezes_and_tau_zero_copies(tau, expected):
     moved = teacher.update(teacher.init(MEAN, STATS), MOVED, MOVED_STATS, tau)
     for part in ("encoder", "projector"):
         np.testing.assert_array_equal(moved.params[part]["kernel"], expected[part]["kernel"])
-
-
-def test_log_variances_do_not_enter():
-    q = posterior.init(MEAN, log_var=0.0)
-    assert jax.tree.structure(teacher.init(q.mean, {}).params) == jax.tree.structure(
-        {name: MEAN[name] for name in ("encoder", "projector")}
-    )
 
 
 def test_methods_without_a_teacher_have_an_empty_one():
