@@ -7,6 +7,13 @@ from byov_jax.bayes import priors as priors
 from byov_jax.bayes.module import Bayesian as Bayesian
 from byov_jax.bayes.posterior import Posterior as Posterior
 from byov_jax.bayes.statistics import layer_statistics as layer_statistics
+from byov_jax.evaluate import metrics as metrics
+from byov_jax.evaluate import predictive as predictive
+from byov_jax.evaluate import pruning as pruning
+from byov_jax.evaluate.predictive import Prediction as Prediction
+from byov_jax.images import shifts as shifts
+from byov_jax.model import Model as Model
+from byov_jax.model import load as load
 from byov_jax.train import methods as methods
 from byov_jax.train import optimizer as optimizer
 from byov_jax.train import schedules as schedules

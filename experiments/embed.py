@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from byov_jax.data import fashion_mnist, idx
-from byov_jax.data.fashion_mnist import FashionMnist, Images
+from byov_jax.data.dataset import Dataset, Images
+from byov_jax.data.source import find_idx
 
 PER_CLASS = {"train": 1000, "t10k": 200}
 
@@ -22,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         train, test = (first_of_each_class(arguments.idx, split, count) for split, count in PER_CLASS.items())
-        data = fashion_mnist.encode(FashionMnist(train, test))
+        data = fashion_mnist.encode(Dataset(train, test, fashion_mnist.CLASSES))
         arguments.out.write_bytes(data)
     except (OSError, ValueError) as error:
         print(f"embed: {error}", file=sys.stderr)
@@ -34,8 +35,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def first_of_each_class(folder: Path, split: str, count: int) -> Images:
     """The first `count` images of each class in the two files of `split`, in the order of the files."""
-    image = idx.read(_find(folder, f"{split}-images-idx3-ubyte"))
-    label = idx.read(_find(folder, f"{split}-labels-idx1-ubyte"))
+    image = idx.read(find_idx(folder, f"{split}-images-idx3-ubyte"))
+    label = idx.read(find_idx(folder, f"{split}-labels-idx1-ubyte"))
     if label.ndim != 1 or image.dtype != np.uint8 or image.shape != (len(label), 28, 28):
         raise ValueError(f"{split}: images {image.shape} and labels {label.shape} are not Fashion-MNIST")
     places = [np.flatnonzero(label == c)[:count] for c in range(len(fashion_mnist.CLASSES))]
@@ -44,13 +45,6 @@ def first_of_each_class(folder: Path, split: str, count: int) -> Images:
             raise ValueError(f"{split}: {len(place)} images of class {name}, {count} are needed")
     keep = np.sort(np.concatenate(places))
     return Images(image[keep, :, :, None], label[keep].astype(np.int32))
-
-
-def _find(folder: Path, name: str) -> Path:
-    for path in (folder / f"{name}.gz", folder / name):
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"--idx={folder} has neither {name}.gz nor {name}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,6 +25,14 @@ PUBLIC = [
     *(f"priors.{name}" for name in ("standard", "teacher_mean", "teacher_moments")),
     *(f"methods.{name}" for name in ("byol", "byov", "supervised", "supervised_bbb")),
     *(f"schedules.{name}" for name in ("cosine", "ema_cosine", "scale_ema")),
+    *(f"metrics.{name}" for name in ("top_k", "nll", "brier", "brier_decomposition", "ece", "mce")),
+    *(f"metrics.{name}" for name in ("adaptive_ece", "entropy", "mutual_information", "predictive_std")),
+    *(f"metrics.{name}" for name in ("auroc", "Calibration")),
+    "predictive.predict",
+    *(f"pruning.{name}" for name in ("snr_mask", "magnitude_mask", "apply")),
+    "shifts.NAMES",
+    "shifts.apply",
+    "load",
 ]
 
 

@@ -14,6 +14,9 @@ Where = str | Callable[[str, Any], bool]
 _CONVOLUTION = re.compile(r"(^|/)(conv|patch)[^/]*/", re.IGNORECASE)
 _NORM = re.compile(r"(^|/)([^/]*norm[^/]*|[bl]n_?\d*)/", re.IGNORECASE)
 
+# Below a scan's `blocks` parameters have a depth axis; below a list of that name, `blocks/0`, they do not.
+_STACK = re.compile(r"(^|/)blocks/(?!\d+/)")
+
 PRESETS: dict[str, Callable[[str], bool]] = {
     "all": lambda path: True,
     "no_conv": lambda path: not _CONVOLUTION.search(path),
@@ -55,6 +58,16 @@ def is_float(leaf) -> bool:
 def is_kernel(path: str) -> bool:
     """True for the weight matrix of a linear or convolutional layer, by the name its library gives it."""
     return path.rsplit("/", 1)[-1] in ("kernel", "weight") and not _NORM.search(path)
+
+
+def is_stacked(path: str) -> bool:
+    """True if a scan over layers has stacked this parameter, depth first."""
+    return _STACK.search(path) is not None
+
+
+def path_of_layer(path: str, depth: int) -> str:
+    """The path of one layer of a stacked parameter: `encoder/blocks/3/mlp/up/kernel`."""
+    return _STACK.sub(lambda stack: f"{stack.group()}{depth}/", path, count=1)
 
 
 def _predicate(where: Where) -> Callable[[str, Any], bool]:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from byov_jax.bayes import posterior
 from byov_jax.bayes.posterior import Posterior
-from byov_jax.bayes.select import path_of
+from byov_jax.bayes.select import is_stacked, path_of, path_of_layer
 
 
 class LayerStatistics(NamedTuple):
@@ -31,9 +31,9 @@ def layer_statistics(q: Posterior) -> dict[str, LayerStatistics]:
     layers = {}
     for (keys, s), r in zip(jax.tree_util.tree_leaves_with_path(sigma), snr, strict=True):
         path = path_of(keys)
-        if "blocks" in path.split("/"):
+        if is_stacked(path):
             for depth in range(s.shape[0]):
-                layers[path.replace("blocks/", f"blocks/{depth}/", 1)] = _summary(s[depth], r[depth])
+                layers[path_of_layer(path, depth)] = _summary(s[depth], r[depth])
         else:
             layers[path] = _summary(s, r)
     return layers

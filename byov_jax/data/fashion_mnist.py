@@ -4,10 +4,10 @@ import hashlib
 import io
 import lzma
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+
+from byov_jax.data.dataset import Dataset, Images
 
 FILE = Path(__file__).parent / "embedded" / "fashion_mnist.npy.xz"
 SHA256 = "959f9d03c42d0271799ab087dbb801f334d9ecdbfcd5724b1cd7c3c88445f7ab"
@@ -25,27 +25,7 @@ CLASSES = (
 )
 
 
-class Images(NamedTuple):
-    """Images with their labels.
-
-    Attributes:
-      image: grey values 0 to 255, [n, height, width, channels].
-      label: index into the names of the classes, [n].
-    """
-
-    image: UInt8[np.ndarray, "n height width channels"]
-    label: Int32[np.ndarray, "n"]
-
-
-class FashionMnist(NamedTuple):
-    """Both splits, in the order of the original files, and the names of the classes."""
-
-    train: Images
-    test: Images
-    classes: tuple[str, ...] = CLASSES
-
-
-def load(file: Path = FILE) -> FashionMnist:
+def load(file: Path = FILE) -> Dataset:
     """The embedded subset: for each of 10 classes the first 1,000 training and the first 200 test images."""
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing: reinstall byov_jax")
@@ -56,7 +36,7 @@ def load(file: Path = FILE) -> FashionMnist:
     return decode(data)
 
 
-def encode(data: FashionMnist) -> bytes:
+def encode(data: Dataset) -> bytes:
     """The bytes of the embedded file: four .npy arrays in a row, compressed by xz, labels as uint8."""
     raw = io.BytesIO()
     for images in (data.train, data.test):
@@ -66,10 +46,10 @@ def encode(data: FashionMnist) -> bytes:
     return lzma.compress(raw.getvalue(), preset=6 | lzma.PRESET_EXTREME)
 
 
-def decode(data: bytes) -> FashionMnist:
+def decode(data: bytes) -> Dataset:
     """The inverse of `encode`."""
     raw = io.BytesIO(lzma.decompress(data))
-    return FashionMnist(train=_next_images(raw), test=_next_images(raw))
+    return Dataset(train=_next_images(raw), test=_next_images(raw), classes=CLASSES)
 
 
 def _next_images(raw: io.BytesIO) -> Images:

@@ -28,6 +28,7 @@ def fit(
     *,
     classes: int,
     l2: Sequence[float] = GRID,
+    included: Bool[np.ndarray, "n"] | None = None,
     steps: int = 500,
     tolerance: float = 1e-3,
 ) -> LinearProbe:
@@ -36,24 +37,23 @@ def fit(
     Held out is the last fifth of each class. The strengths are tried from strong to weak, each from the
     solution of the one before, until the held-out likelihood falls. The outcome depends on the data alone.
     """
-    _check(features, labels, classes)
+    included = _check(features, labels, classes, included)
     if not l2 or not all(strength > 0 for strength in l2):
         raise ValueError(f"l2 must be one or more positive numbers, got {l2}")
-    held_out = _last_fifth_of_each_class(np.asarray(labels), classes)
+    held_out = _last_fifth_of_each_class(np.asarray(labels), included, classes)
     if not held_out.any():
         raise ValueError("no class has the 5 examples that choosing l2 needs: use linear(..., l2=...)")
-    axes, labels = _principal_axes(features), jnp.asarray(labels, jnp.int32)
+    axes, labels = _principal_axes(features, included), jnp.asarray(labels, jnp.int32)
     head = best = _zeros(axes, classes)
     best_l2, best_nll = max(l2), np.inf
     for strength in sorted(l2, reverse=True):
         # To rank the strengths, rough solutions are enough.
-        head = _minimise(axes, labels, ~held_out, strength, head, steps, 10 * tolerance)
+        head = _minimise(axes, labels, included & ~held_out, strength, head, steps, 10 * tolerance)
         nll = float(_nll(head, axes, labels, held_out))
         if nll >= best_nll:
             break
         best, best_l2, best_nll = head, strength, nll
-    everything = np.ones_like(held_out)
-    return _probe(axes, _minimise(axes, labels, everything, best_l2, best, steps, tolerance))
+    return _probe(axes, _minimise(axes, labels, included, best_l2, best, steps, tolerance))
 
 
 def linear(
@@ -62,6 +62,7 @@ def linear(
     *,
     classes: int,
     l2: float,
+    included: Bool[np.ndarray, "n"] | None = None,
     steps: int = 500,
     tolerance: float = 1e-3,
 ) -> LinearProbe:
@@ -72,15 +73,16 @@ def linear(
       labels: integers from 0 to `classes - 1`.
       classes: how many classes there are, in `labels` or not.
       l2: strength of the penalty, positive.
+      included: which examples count, all if None. The result is that of these alone; probes on different
+        shares of the labels run the same compiled program.
       steps: at most so many L-BFGS steps; 500 are seldom needed.
       tolerance: stops when the norm of the gradient, in coordinates whose curvature is about 1, is below it.
     """
-    _check(features, labels, classes)
+    included = _check(features, labels, classes, included)
     if not l2 > 0:
         raise ValueError(f"l2 must be positive, got {l2}")
-    axes, labels = _principal_axes(features), jnp.asarray(labels, jnp.int32)
-    everything = np.ones(len(features), bool)
-    return _probe(axes, _minimise(axes, labels, everything, l2, _zeros(axes, classes), steps, tolerance))
+    axes, labels = _principal_axes(features, included), jnp.asarray(labels, jnp.int32)
+    return _probe(axes, _minimise(axes, labels, included, l2, _zeros(axes, classes), steps, tolerance))
 
 
 @jax.jit
@@ -114,12 +116,13 @@ class _Axes(NamedTuple):
 
 
 @jax.jit
-def _principal_axes(features) -> _Axes:
-    x = features.astype(jnp.float32)
-    mean, std, size = jnp.mean(x, axis=0), jnp.std(x, axis=0), jnp.max(jnp.abs(x), axis=0)
+def _principal_axes(features, included) -> _Axes:
+    x, rows = features.astype(jnp.float32), included[:, None]
+    mean, std = jnp.mean(x, axis=0, where=rows), jnp.std(x, axis=0, where=rows)
+    size = jnp.max(jnp.abs(x), axis=0, where=rows, initial=0.0)
     scale = jnp.where(std > 1e-6 * size, std, 1.0)  # a constant column has the std of its rounding errors
     z = (x - mean[None]) / scale[None]
-    variance, rotation = jnp.linalg.eigh(z.T @ z / len(z))
+    variance, rotation = jnp.linalg.eigh(z.T @ jnp.where(rows, z, 0.0) / jnp.sum(included))
     scores = jnp.concatenate([z @ rotation, jnp.ones((len(z), 1), z.dtype)], axis=1)
     return _Axes(mean, scale, rotation, jnp.maximum(variance, 0.0), scores)
 
@@ -177,15 +180,18 @@ def _zeros(axes: _Axes, classes: int) -> Float[Array, "classes coefficients"]:
     return jnp.zeros((classes, axes.scores.shape[1]), axes.scores.dtype)
 
 
-def _last_fifth_of_each_class(labels: np.ndarray, classes: int) -> Bool[np.ndarray, "n"]:
+def _last_fifth_of_each_class(
+    labels: np.ndarray, included: np.ndarray, classes: int
+) -> Bool[np.ndarray, "n"]:
     held_out = np.zeros(len(labels), bool)
     for c in range(classes):
-        places = np.flatnonzero(labels == c)
+        places = np.flatnonzero(included & (labels == c))
         held_out[places[len(places) - len(places) // 5 :]] = True
     return held_out
 
 
-def _check(features, labels, classes: int) -> None:
+def _check(features, labels, classes: int, included=None) -> Bool[np.ndarray, "n"]:
+    """Refuses what cannot be probed; returns which examples count."""
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features must be [n, features] with n and features above 0, got {features.shape}")
     if labels.shape != (len(features),):
@@ -194,5 +200,9 @@ def _check(features, labels, classes: int) -> None:
         raise ValueError(f"labels must be integers, got {labels.dtype}")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"labels must be 0 to {classes - 1}, got {labels.min()} to {labels.max()}")
-    if not jnp.isfinite(features).all():
+    if not np.isfinite(np.asarray(features)).all():
         raise ValueError("features must be finite, got NaN or infinity")
+    included = np.ones(len(features), bool) if included is None else included
+    if included.shape != labels.shape or included.dtype != bool or not included.any():
+        raise ValueError(f"included must be {len(features)} bools, one or more of them True")
+    return included

@@ -131,7 +131,13 @@ def small_gray(size: int = 28) -> Views:
 
 def image_keys(key: Key[Array, ""], indices: Int[Array, " batch"]) -> Key[Array, " batch"]:
     """Returns one key per image from its index in the global batch, so that no split of the batch matters."""
+    key = _threefry(key)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
+
+
+def _threefry(key: Key[Array, ""]) -> Key[Array, ""]:
+    """The key as a threefry key: under vmap, others may draw numbers that depend on the neighbours."""
+    return jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl="threefry2x32")
 
 
 def views(
@@ -203,7 +209,7 @@ class Draws(NamedTuple):
 def uniform_draws(key: Key[Array, ""]) -> Draws:
     """Draws all numbers at once: compiling a generator for each takes longer than compiling all the rest."""
     # Threefry, whatever the key: only its draws under vmap are those of each key alone (not so with "rbg").
-    key = jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl="threefry2x32")
+    key = _threefry(key)
     sizes = (CROP_ATTEMPTS, CROP_ATTEMPTS, 2, 4, 4)
     *vectors, scalars = jnp.split(jax.random.uniform(key, (sum(sizes) + 6,)), np.cumsum(sizes))
     return Draws(*vectors, *scalars)

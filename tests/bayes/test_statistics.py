@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from byov_jax import Posterior, layer_statistics
+from byov_jax import Posterior, layer_statistics, posterior
 
 
 def test_mean_and_max_of_sigma_and_snr():
@@ -21,3 +21,8 @@ def test_scanned_layers_are_told_apart():
     layers = layer_statistics(Posterior(mean, log_var))
     assert set(layers) == {"encoder/blocks/0/kernel", "encoder/blocks/1/kernel"}
     assert layers["encoder/blocks/1/kernel"].snr_mean == 3.0
+
+
+def test_a_list_of_blocks_is_not_a_stack():
+    q = posterior.init({"blocks": [{"weight": jnp.ones((2, 3))}, {"weight": jnp.ones((2, 3))}]})
+    assert set(layer_statistics(q)) == {"blocks/0/weight", "blocks/1/weight"}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from byov_jax.data import fashion_mnist
-from byov_jax.data.fashion_mnist import FashionMnist, Images
+from byov_jax.data.dataset import Dataset, Images
 
 
 @pytest.fixture(scope="module")
-def data() -> FashionMnist:
+def data() -> Dataset:
     return fashion_mnist.load()
 
 
@@ -47,7 +47,7 @@ def test_encoding_keeps_every_pixel_and_label():
         image = rng.integers(0, 256, (n, 28, 28, 1), np.uint8)
         return Images(image, rng.integers(0, 10, n, np.int32))
 
-    data = FashionMnist(some(5), some(3))
+    data = Dataset(some(5), some(3), fashion_mnist.CLASSES)
     decoded = fashion_mnist.decode(fashion_mnist.encode(data))
     for images, expected in ((decoded.train, data.train), (decoded.test, data.test)):
         np.testing.assert_array_equal(images.image, expected.image)

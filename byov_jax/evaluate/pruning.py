@@ -1,0 +1,248 @@
+"""Pruning without retraining: which weights stay, by signal-to-noise ratio, by magnitude or at random.
+
+A mask is a tree like the parameters: for every kernel that is pruned a bool array, True where a weight stays,
+and None for everything else.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from byov_jax.bayes import posterior
+from byov_jax.bayes.posterior import Posterior
+from byov_jax.bayes.select import is_float, is_kernel, is_stacked, path_of, path_of_layer
+
+FRACTIONS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05)
+"""The fractions of weights that `sweep` keeps: the dense network first, then ever sparser ones."""
+
+Where = Callable[[str], bool] | None
+
+
+def snr_mask(q: Posterior, keep: float, *, scope: str = "layer", where: Where = None) -> PyTree:
+    """Keeps the weights of highest `|mean| / sigma` (Graves, 2011; Blundell et al., 2015).
+
+    A kernel without a posterior has no ratio: it is left alone. To compare with another criterion when there
+    are such kernels, give both the same `where`.
+
+    Args:
+      q: the posterior.
+      keep: the fraction that stays, in [0, 1]: of `n` weights exactly `floor(keep * n + 1/2)`. Where weights
+        tie, the earlier one stays.
+      scope: `"layer"` keeps this fraction of every layer, `"global"` of all layers together. A layer is one
+        kernel; kernels that a scan stacks under `blocks` are as many layers as they are deep.
+      where: which kernels are pruned, by path. By default those of the encoder if there is one under that
+        name, as in a student or a classifier, and all otherwise. What is not the kernel of a linear or
+        convolutional layer (biases, norms, tokens, positions) is never pruned.
+
+    Returns:
+      The mask, to be applied to `q.mean` or to any draw from `q`.
+    """
+    ratios = {path_of(keys): ratio for keys, ratio in jax.tree_util.tree_leaves_with_path(posterior.snr(q))}
+    kernels = _kernels(q.mean, where)
+    scores = {path: ratios[path] for path in kernels if path in ratios}
+    if not scores:
+        raise ValueError(f"none of the {len(kernels)} kernels has a posterior, hence a signal-to-noise ratio")
+    return _mask(q.mean, scores, keep, scope)
+
+
+def magnitude_mask(params: PyTree, keep: float, *, scope: str = "layer", where: Where = None) -> PyTree:
+    """Keeps the weights of largest magnitude; arguments and result as for `snr_mask`."""
+    scores = {path: jnp.abs(kernel) for path, kernel in _kernels(params, where).items()}
+    return _mask(params, scores, keep, scope)
+
+
+def random_mask(
+    key: Array, params: PyTree, keep: float, *, scope: str = "layer", where: Where = None
+) -> PyTree:
+    """Keeps as many weights as the other masks do, whichever: what any criterion has to beat."""
+    kernels = _kernels(params, where)
+    # One permutation of all the weights has no ties, and is uniform within every layer as well.
+    scores = jax.random.permutation(key, sum(kernel.size for kernel in kernels.values()))
+    return _mask(params, _split(scores, kernels), keep, scope)
+
+
+def apply(mask: PyTree, params: PyTree) -> PyTree:
+    """Sets the weights outside the mask to exactly 0 and leaves every other bit as it is."""
+    with_path, treedef = jax.tree_util.tree_flatten_with_path(params)
+    try:
+        masks = treedef.flatten_up_to(mask)  # type: ignore[attr-defined]
+    except ValueError as error:
+        raise ValueError(f"the mask does not have the structure of the parameters: {error}") from None
+    pruned = []
+    for (keys, leaf), kept in zip(with_path, masks, strict=True):
+        if kept is not None and jnp.shape(kept) != jnp.shape(leaf):
+            raise ValueError(
+                f"the mask at {path_of(keys)!r} has shape {jnp.shape(kept)}, the parameter {jnp.shape(leaf)}"
+            )
+        pruned.append(leaf if kept is None else jnp.where(kept, leaf, 0))
+    return jax.tree.unflatten(treedef, pruned)
+
+
+class Count(NamedTuple):
+    """How many weights stay, and of how many."""
+
+    kept: int
+    total: int
+
+    @property
+    def kept_fraction(self) -> float:
+        """The fraction that stays."""
+        return self.kept / self.total
+
+    @property
+    def pruned_fraction(self) -> float:
+        """The fraction that is set to 0."""
+        return 1.0 - self.kept_fraction
+
+
+class Sparsity(NamedTuple):
+    """What a mask does to the kernels that it prunes; other parameters do not count.
+
+    Attributes:
+      layers: the count of every layer, by path; scanned ones as `encoder/blocks/3/mlp/up/kernel`.
+      overall: their sum.
+    """
+
+    layers: dict[str, Count]
+    overall: Count
+
+
+def sparsity(mask: PyTree) -> Sparsity:
+    """Counts the weights that a mask keeps."""
+    layers: dict[str, Count] = {}
+    for keys, kept in jax.tree_util.tree_leaves_with_path(mask):
+        path, kept = path_of(keys), np.asarray(kept)
+        parts = {path: kept}
+        if is_stacked(path):
+            parts = {path_of_layer(path, depth): layer for depth, layer in enumerate(kept)}
+        layers |= {name: Count(int(layer.sum()), layer.size) for name, layer in parts.items()}
+    if not layers:
+        raise ValueError("the mask is None everywhere: it prunes no kernel")
+    kept, total = (sum(column) for column in zip(*layers.values(), strict=True))
+    return Sparsity(layers, Count(kept, total))
+
+
+class Row(NamedTuple):
+    """One point of a pruning curve.
+
+    Attributes:
+      criterion: the name of the criterion.
+      keep: the fraction that was asked for.
+      kept_fraction: the fraction of the kernels' weights that did stay.
+      result: what `evaluate` returned.
+    """
+
+    criterion: str
+    keep: float
+    kept_fraction: float
+    result: Any
+
+
+def sweep(
+    evaluate: Callable[[PyTree], Any],
+    params: PyTree,
+    criteria: Mapping[str, Callable[[float], PyTree]],
+    fractions: Iterable[float] = FRACTIONS,
+) -> list[Row]:
+    """Evaluates pruned parameters for every criterion and fraction.
+
+    Args:
+      evaluate: pruned parameters in, a number or a tree of numbers out. Whether a probe on the features is
+        kept or fitted again is up to it.
+      params: the parameters to prune.
+      criteria: by name, a function from the fraction to keep to a mask, for instance
+        `{"snr": lambda keep: snr_mask(q, keep), "magnitude": lambda keep: magnitude_mask(q.mean, keep)}`.
+      fractions: the fractions to keep.
+
+    Returns:
+      One row per criterion and fraction, in that order.
+    """
+    fractions = tuple(fractions)
+    for keep in fractions:
+        _check_keep(keep)  # all of them before the first evaluation, which may take long
+    rows = []
+    for name, criterion in criteria.items():
+        for keep in fractions:
+            mask = criterion(keep)
+            result = evaluate(apply(mask, params))
+            rows.append(Row(name, keep, sparsity(mask).overall.kept_fraction, result))
+    return rows
+
+
+def _kernels(params, where: Where) -> dict[str, Any]:
+    """The kernels to prune, by path."""
+    if isinstance(params, Posterior):
+        raise ValueError("params is a Posterior: pass its mean")
+    leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    candidates = {path: leaf for path, leaf in leaves.items() if _is_prunable(path, leaf)}
+    if where is None:
+        where = _in_encoder if any(map(_in_encoder, leaves)) else lambda path: True
+    chosen = {path: leaf for path, leaf in candidates.items() if where(path)}
+    if not chosen:
+        raise ValueError(f"no kernel to prune: `where` leaves none of {list(candidates)[:6]}")
+    return chosen
+
+
+def _is_prunable(path: str, leaf) -> bool:
+    if not (is_float(leaf) and is_kernel(path)):
+        return False
+    # Equinox calls the scale of a norm `weight` too, and within a list nothing else tells that it is one.
+    return path.endswith("kernel") or leaf.ndim - is_stacked(path) > 1
+
+
+def _in_encoder(path: str) -> bool:
+    return re.match("(params/)?encoder/", path) is not None
+
+
+def _mask(params, scores: Mapping[str, Array], keep: float, scope: str):
+    """The mask that keeps the highest scores; what has no score is not pruned."""
+    _check_keep(keep)
+    for path, score in scores.items():
+        known = not isinstance(score, jax.core.Tracer) and getattr(score, "is_fully_addressable", True)
+        if known and np.any(np.isnan(np.asarray(score))):
+            raise ValueError(f"the weights at {path!r} cannot be ranked: NaN")
+    if scope == "layer":
+        masks = {}
+        for path, score in scores.items():
+            layers = score.reshape(len(score) if is_stacked(path) else 1, -1)
+            masks[path] = _keep_highest(layers, _how_many(keep, layers.shape[1])).reshape(score.shape)
+    elif scope == "global":
+        everything = jnp.concatenate([score.reshape(1, -1) for score in scores.values()], axis=1)
+        masks = _split(_keep_highest(everything, _how_many(keep, everything.size))[0], scores)
+    else:
+        raise ValueError(f"scope must be 'layer' or 'global', got {scope!r}")
+    return jax.tree_util.tree_map_with_path(lambda keys, _: masks.get(path_of(keys)), params)
+
+
+@jax.jit
+def _keep_highest(scores, how_many) -> Bool[Array, "layers n"]:
+    """True at the `how_many` highest scores of each row; among equal ones the first."""
+    order = jnp.argsort(scores, axis=1, descending=True, stable=True)
+    # `how_many` is traced, so that every fraction of a sweep runs the same program.
+    kept = jnp.broadcast_to(jnp.arange(scores.shape[1])[None] < how_many, scores.shape)
+    return jnp.put_along_axis(jnp.zeros_like(kept), order, kept, axis=1, inplace=False)
+
+
+def _how_many(keep: float, n: int) -> int:
+    """Rounds half up; Python's `round`, to even, would turn 2.5 into 2 but 3.5 into 4."""
+    return math.floor(keep * n + 0.5)
+
+
+def _split(flat: Array, like: Mapping[str, Any]) -> dict[str, Array]:
+    """Cuts a vector into arrays of the given shapes, in order."""
+    parts, start = {}, 0
+    for path, array in like.items():
+        parts[path] = flat[start : start + array.size].reshape(array.shape)
+        start += array.size
+    return parts
+
+
+def _check_keep(keep: float) -> None:
+    if not 0 <= keep <= 1:
+        raise ValueError(f"keep must be a fraction in [0, 1], got {keep}")

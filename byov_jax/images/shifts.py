@@ -1,0 +1,256 @@
+"""Twelve distribution shifts of images in five severities: what a calibrated model has to survive.
+
+    shifted = shifts.apply("gaussian_blur", 3, key, images)
+
+On the device, deterministic in the key. The strengths, from noise to pixelation, are those of the common
+corruptions of Hendrycks and Dietterich (2019). `corrupt` takes the strength itself, for finer sweeps.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.ndimage import map_coordinates
+from jaxtyping import Array, Float, Float32, Key
+
+from byov_jax.images import ops
+from byov_jax.images.ops import Planes
+from byov_jax.images.views import image_keys
+
+LARGE_SIDE = 64
+"""From this many pixels on, counted along the shorter side, images are large."""
+
+
+class Strengths(NamedTuple):
+    """What the severities of a shift mean.
+
+    Attributes:
+      small: the strengths of severities 1 to 5 for images whose shorter side is below `LARGE_SIDE`.
+      large: the same for larger images.
+      lowest: the lowest strength that makes sense.
+      highest: the highest.
+    """
+
+    small: tuple[float, ...]
+    large: tuple[float, ...]
+    lowest: float = 0.0
+    highest: float = math.inf
+
+
+_SHEAR = (0.06, 0.12, 0.18, 0.24, 0.30)
+_DEGREES = (6.0, 12.0, 18.0, 24.0, 30.0)
+_THRESHOLDS = (0.9, 0.75, 0.6, 0.45, 0.3)
+_BITS = (7.0, 6.0, 5.0, 4.0, 3.0)
+
+STRENGTHS = {
+    "gaussian_noise": Strengths((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
+    "salt_pepper": Strengths((0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27), highest=1.0),
+    "shot": Strengths(
+        (500.0, 250.0, 100.0, 75.0, 50.0), (60.0, 25.0, 12.0, 5.0, 3.0), lowest=1e-3, highest=1e6
+    ),
+    "speckle": Strengths((0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.35, 0.45, 0.6)),
+    "gaussian_blur": Strengths((0.4, 0.6, 0.7, 0.8, 1.0), (1.0, 2.0, 3.0, 4.0, 6.0)),
+    "contrast": Strengths((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    "brightness": Strengths((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5), lowest=-1.0, highest=1.0),
+    "pixelate": Strengths((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25), highest=1.0),
+    "shear": Strengths(_SHEAR, _SHEAR),
+    "rotate": Strengths(_DEGREES, _DEGREES, highest=180.0),
+    "solarise": Strengths(_THRESHOLDS, _THRESHOLDS, highest=1.0),
+    "posterise": Strengths(_BITS, _BITS, highest=8.0),
+}
+"""The table behind `apply`: in shot, contrast, pixelate, solarise and posterise, less is stronger."""
+
+NAMES = tuple(STRENGTHS)
+"""The shifts, in the order in which they are reported."""
+
+
+def apply(
+    name: str, severity: int, key: Key[Array, ""], images: Array | np.ndarray, *, first: int | Array = 0
+) -> Float32[Array, "n height width channels"]:
+    """Returns the images under a shift; severity 0 leaves them as they are.
+
+    Args:
+      name: one of `NAMES`.
+      severity: 0 to 5, see `STRENGTHS`.
+      key: what is random depends on it and on the index of the image, not on the batch or the severity.
+      images: `[n, height, width, channels]`, uint8 or floats in [0, 1], with one or three channels.
+      first: the index of the first image, so that a set can be shifted in batches.
+
+    Returns:
+      Images of the same shape, values in [0, 1]. Batches change no more than the rounding of averages.
+    """
+    _check_name(name)
+    _check_severity(severity, lowest=0)
+    _check_images(images)
+    if severity == 0:
+        return ops.to_float(images)
+    return corrupt(name, strength(name, severity, min(images.shape[1:3])), key, images, first=first)
+
+
+def strength(name: str, severity: int, size: int) -> float:
+    """The strength of a severity from 1 to 5 for images whose shorter side has `size` pixels."""
+    _check_name(name)
+    _check_severity(severity, lowest=1)
+    table = STRENGTHS[name]
+    return (table.small if size < LARGE_SIDE else table.large)[severity - 1]
+
+
+def corrupt(
+    name: str,
+    strength: float | Array,
+    key: Key[Array, ""],
+    images: Array | np.ndarray,
+    *,
+    first: int | Array = 0,
+) -> Float32[Array, "n height width channels"]:
+    """Returns the images under a shift of any strength, in the unit of `STRENGTHS`; otherwise as `apply`.
+
+    All strengths share one compiled program, and under `jax.jit` the strength may be traced.
+    """
+    _check_name(name)
+    _check_images(images)
+    _check_range("strength", strength, STRENGTHS[name].lowest, STRENGTHS[name].highest)
+    _check_range("first", first, 0, 2**31 - 1)
+    return _corrupt(
+        name, jnp.asarray(strength, jnp.float32), key, ops.to_float(images), jnp.asarray(first, jnp.int32)
+    )
+
+
+@partial(jax.jit, static_argnames="name")
+def _corrupt(name: str, strength: Array, key: Array, images: Array, first: Array) -> Array:
+    def one(key: Array, image: Array) -> Array:
+        planes = _SHIFTS[name](key, jnp.moveaxis(image, -1, 0), strength)
+        return jnp.moveaxis(ops.clip(planes), 0, -1)
+
+    return jax.vmap(one)(image_keys(key, first + jnp.arange(len(images))), images)
+
+
+def gaussian_noise(key: Array, planes: Planes, sigma: Float[Array, ""]) -> Planes:
+    """Adds `N(0, sigma^2)` to every value."""
+    return planes + sigma * jax.random.normal(key, planes.shape, planes.dtype)
+
+
+def salt_pepper(key: Array, planes: Planes, amount: Float[Array, ""]) -> Planes:
+    """Sets a fraction `amount` of the values, each channel by itself, to 0 or 1 with equal probability."""
+    draw = jax.random.uniform(key, planes.shape, planes.dtype)
+    return jnp.where(draw < amount, (draw < amount / 2).astype(planes.dtype), planes)
+
+
+def shot(key: Array, planes: Planes, rate: Float[Array, ""]) -> Planes:
+    """Counts photons, `rate` of them at full brightness: `Poisson(rate * x) / rate`."""
+    return jax.random.poisson(key, rate * planes).astype(planes.dtype) / rate
+
+
+def speckle(key: Array, planes: Planes, sigma: Float[Array, ""]) -> Planes:
+    """Adds noise in proportion to the value: `x + x * N(0, sigma^2)`."""
+    return planes + planes * sigma * jax.random.normal(key, planes.shape, planes.dtype)
+
+
+def gaussian_blur(_: Array, planes: Planes, sigma: Float[Array, ""]) -> Planes:
+    """Blurs with a Gaussian of `sigma` pixels, renormalised at the borders."""
+    sigma = jnp.maximum(sigma, 1e-3)  # the identity, to the bit, and no 0 / 0
+    # All taps: the matrix is dense anyway, and a radius would have to be known when compiling.
+    rows, columns = (ops.gaussian_matrix(size, sigma, size) for size in planes.shape[1:])
+    return ops.separable(planes, rows, columns)
+
+
+def contrast(_: Array, planes: Planes, factor: Float[Array, ""]) -> Planes:
+    """Scales the distance of every value to the mean of its channel in the image."""
+    return ops.contrast(planes, factor)
+
+
+def brightness(_: Array, planes: Planes, offset: Float[Array, ""]) -> Planes:
+    """Adds `offset` to every value."""
+    return ops.brightness(planes, offset)
+
+
+def pixelate(_: Array, planes: Planes, factor: Float[Array, ""]) -> Planes:
+    """Keeps `round(factor * size)` cells along each side: a pixel becomes the mean of those in its cell.
+
+    That is to shrink by averaging and to enlarge by repeating; a pixel is in the cell in which its centre is.
+    """
+
+    def mean_of_cell(size: int) -> Array:
+        cells = jnp.maximum(jnp.round(factor * size), 1).astype(jnp.int32)
+        cell = (2 * jnp.arange(size) + 1) * cells // (2 * size)
+        together = (cell[:, None] == cell[None, :]).astype(planes.dtype)
+        return together / jnp.sum(together, axis=1, keepdims=True)
+
+    return ops.separable(planes, *(mean_of_cell(size) for size in planes.shape[1:]))
+
+
+def shear(key: Array, planes: Planes, slope: Float[Array, ""]) -> Planes:
+    """Moves the row `y` pixels below the centre by `slope * y` pixels, to the left or right at random."""
+    slope = slope * _random_sign(key)
+    return _warp(planes, lambda y, x: (y, x - slope * y))
+
+
+def rotate(key: Array, planes: Planes, degrees: Float[Array, ""]) -> Planes:
+    """Rotates about the centre, clockwise or anticlockwise at random."""
+    angle = jnp.deg2rad(degrees) * _random_sign(key)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    return _warp(planes, lambda y, x: (cos * y - sin * x, sin * y + cos * x))
+
+
+def _random_sign(key: Array) -> Float[Array, ""]:
+    return jnp.where(jax.random.bernoulli(key), 1.0, -1.0).astype(jnp.float32)
+
+
+def _warp(planes: Planes, source: Callable[[Array, Array], tuple[Array, Array]]) -> Planes:
+    """Takes the value at (y, x) from `source(y, x)`, measured from the centre: bilinear, black outside."""
+    center = [(size - 1) / 2 for size in planes.shape[1:]]
+    axes = [jnp.arange(size, dtype=planes.dtype) for size in planes.shape[1:]]
+    y, x = source(*jnp.meshgrid(axes[0] - center[0], axes[1] - center[1], indexing="ij"))
+    coordinates = [y + center[0], x + center[1]]
+    return jax.vmap(lambda plane: map_coordinates(plane, coordinates, order=1, mode="constant"))(planes)
+
+
+def solarise(_: Array, planes: Planes, threshold: Float[Array, ""]) -> Planes:
+    """Inverts the values at or above the threshold."""
+    return ops.solarize(planes, threshold)
+
+
+def posterise(_: Array, planes: Planes, bits: Float[Array, ""]) -> Planes:
+    """Keeps the highest of the 8 bits of every value, a whole number of them: `bits` is rounded."""
+    dropped = 8 - jnp.round(bits).astype(jnp.int32)
+    values = jnp.round(255.0 * planes).astype(jnp.int32)
+    return ops.to_float((values >> dropped << dropped).astype(jnp.uint8))
+
+
+_RANDOM = (gaussian_noise, salt_pepper, shot, speckle, shear, rotate)
+_FIXED = (gaussian_blur, contrast, brightness, pixelate, solarise, posterise)
+_SHIFTS: dict[str, Callable[[Array, Array, Array], Array]] = {
+    shift.__name__: shift for shift in (*_RANDOM, *_FIXED)
+}
+
+
+def _check_name(name: str) -> None:
+    if name not in NAMES:
+        raise ValueError(f"shift {name!r}; allowed: {', '.join(NAMES)}")
+
+
+def _check_severity(severity: int, lowest: int) -> None:
+    if not isinstance(severity, int | np.integer) or not lowest <= severity <= 5:
+        raise ValueError(f"severity={severity!r}; allowed: an integer from {lowest} to 5")
+
+
+def _check_range(what: str, value: float | Array, lowest: float, highest: float) -> None:
+    """Refuses a number that is known to be out of range; inside jit nothing is known."""
+    if not isinstance(value, jax.core.Tracer) and not (lowest <= value <= highest and math.isfinite(value)):
+        raise ValueError(f"{what}={value}; allowed: finite numbers from {lowest} to {highest}")
+
+
+def _check_images(images: Array | np.ndarray) -> None:
+    if images.ndim != 4 or images.shape[-1] not in (1, 3) or 0 in images.shape:
+        raise ValueError(
+            f"images have shape {images.shape}; allowed: [n, height, width, 1 or 3], none of them 0"
+        )
+    known = not isinstance(images, jax.core.Tracer) and getattr(images, "is_fully_addressable", True)
+    if known and jnp.issubdtype(images.dtype, jnp.floating):
+        low, high = float(images.min()), float(images.max())
+        if not (low >= 0.0 and high <= 1.0):
+            raise ValueError(f"images have values from {low} to {high}; allowed: uint8, or floats in [0, 1]")

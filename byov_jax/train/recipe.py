@@ -1,0 +1,142 @@
+"""From a config to a method: the one place where names in a config become networks, views and schedules.
+
+A config is a plain nested dict that JSON can hold; `DEFAULTS` lists every key. What a run was trained
+with lies beside it as `config.json`, and the same functions rebuild its network.
+"""
+
+import copy
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from byov_jax import images, networks
+from byov_jax.bayes import priors
+from byov_jax.images.views import Views
+from byov_jax.train import methods, optimizer, schedules
+from byov_jax.train.methods import Method
+
+DEFAULTS: dict[str, Any] = {
+    "method": "byov",  # byol | byov | supervised | supervised_bbb
+    "seed": 0,
+    "steps": 1000,
+    "batch_size": 256,
+    "accumulate": 1,
+    "data": {"source": "fashion_mnist", "size": 0, "image": (), "classes": 0},  # filled in from the data
+    "encoder": {"name": "vit"},  # vit | resnet, and the fields of networks.vit(...) or networks.resnet(...)
+    "projector": {"widths": (4096, 256), "norm": "batch"},
+    "predictor": {"widths": (4096, 256), "norm": "batch"},
+    "views": {"name": "small_gray"},  # imagenet | small_color | small_gray, and their size
+    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "warmup": 0},  # adamw | lars, and their arguments
+    "prior": "standard",  # standard | teacher_mean | teacher_moments
+    "where": "all",
+    "log_var": -10.0,
+    "beta_start": 0.0,
+    "beta_end": 0.3,
+    "kl_norm": "params",
+    "tau": 0.99,
+    "draws": 1,
+    "draw_per_view": False,
+}
+OPEN = ("encoder", "views", "optimizer")
+"""Sections whose other fields are arguments of what they name."""
+
+METHODS = ("byol", "byov", "supervised", "supervised_bbb")
+PRIORS: dict[str, Callable] = {
+    "standard": priors.standard,
+    "teacher_mean": priors.teacher_mean,
+    "teacher_moments": priors.teacher_moments,
+}
+VIEWS: dict[str, Callable[..., Views]] = {
+    "imagenet": images.imagenet,
+    "small_color": images.small_color,
+    "small_gray": images.small_gray,
+}
+OPTIMIZERS: dict[str, Callable] = {"adamw": optimizer.adamw, "lars": optimizer.lars}
+
+
+def complete(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` with the defaults for what it leaves out; a key that does not exist is an error."""
+    return _merge(DEFAULTS, config, "")
+
+
+def network(config: Mapping[str, Any]) -> Any:
+    """The Flax module that a complete config describes: a `Student` or a `Classifier`."""
+    name = _choose("method", config["method"], METHODS)
+    if name.startswith("supervised"):
+        return networks.Classifier(_encoder(config), classes=config["data"]["classes"])
+    heads = (_call(part, networks.MLP, config[part]) for part in ("projector", "predictor"))
+    return networks.Student(_encoder(config), *heads)
+
+
+def views(config: Mapping[str, Any]) -> Views:
+    """The two augmentations, and the mean and std with which images are normalised."""
+    section = dict(config["views"])
+    return _call("views", VIEWS[_choose("views.name", section.pop("name"), VIEWS)], section)
+
+
+def method(config: Mapping[str, Any], module: Any) -> Method:
+    """The training method around `module`, from `network`."""
+    name = _choose("method", config["method"], METHODS)
+    arguments: dict[str, Any] = {"views": views(config), "accumulate": config["accumulate"]}
+    if name == "byov" or name == "byol":
+        arguments["tau"] = schedules.ema_cosine(config["tau"], config["steps"])
+    if name == "byov":
+        arguments["draw_per_view"] = config["draw_per_view"]
+    if name == "byov" or name == "supervised_bbb":
+        arguments |= {
+            "dataset_size": config["data"]["size"],
+            "beta": schedules.cosine(config["beta_start"], config["beta_end"], config["steps"]),
+            "prior": PRIORS[_choose("prior", config["prior"], PRIORS)](),
+        }
+        arguments |= {key: config[key] for key in ("kl_norm", "where", "log_var", "draws")}
+    return getattr(methods, name)(module, _optimizer(config), **arguments)
+
+
+def _encoder(config: Mapping[str, Any]) -> Any:
+    section = dict(config["encoder"])
+    name = _choose("encoder.name", section.pop("name"), ("vit", "resnet"))
+    if name == "resnet":
+        return _call("encoder", networks.resnet, section)
+    if "size" in section:
+        size = section.pop("size")
+        return _call("encoder", lambda **fields: networks.vit(size, **fields), section)
+    return _call("encoder", networks.ViT, section)
+
+
+def _optimizer(config: Mapping[str, Any]) -> Any:
+    section = dict(config["optimizer"])
+    build = OPTIMIZERS[_choose("optimizer.name", section.pop("name"), OPTIMIZERS)]
+    rate = schedules.warmup_cosine(section.pop("learning_rate"), section.pop("warmup"), config["steps"])
+    return _call("optimizer", lambda **arguments: build(rate, **arguments), section)
+
+
+def _merge(defaults: Mapping[str, Any], given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    merged = copy.deepcopy(dict(defaults))  # sections of the result are the caller's to change
+    for key, value in given.items():
+        if key not in defaults and prefix.rstrip(".") not in OPEN:
+            close = difflib.get_close_matches(key, defaults, n=1)
+            hint = (
+                f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(sorted(defaults))}"
+            )
+            raise ValueError(f"config has no key {prefix}{key}: {hint}")
+        default = defaults.get(key)
+        if isinstance(default, Mapping):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"config.{prefix}{key}={value!r} must be a section like {default!r}")
+            merged[key] = _merge(default, value, f"{prefix}{key}.")
+        else:
+            merged[key] = tuple(value) if isinstance(value, list) else value
+    return merged
+
+
+def _choose(key: str, value: Any, allowed: Any) -> Any:
+    if value not in tuple(allowed):  # a dict would refuse to look up a list
+        raise ValueError(f"config.{key}={value!r}: expected one of {', '.join(sorted(allowed))}")
+    return value
+
+
+def _call(section: str, function: Callable, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return function(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config.{section}: {error}") from None

@@ -1,0 +1,129 @@
+"""Every measurement of the paper on a trained run.
+
+    python -m experiments.evaluate --run=DIR [--baseline=RUN] [--supervised=RUN] [--only=calibration,shift]
+
+writes DIR/evaluation.json, and the arrays behind the figures to DIR/evaluation/PART.npz. The parts:
+
+  probe        linear and nearest-neighbour accuracy, with all labels, 10% and 1% of them; raw pixels and the
+               untrained network beside it
+  calibration  accuracy, ECE, Brier score and its parts, NLL, reliability diagram, selective prediction: with
+               the mean weights, with draws, with the teacher
+  convergence  how many draws are enough
+  shift        the same under 12 shifts x 5 severities, and whether they are noticed
+  ood          whether noise, textures and (--ood) another data set are noticed
+  pruning      accuracy against sparsity: by signal-to-noise ratio, by magnitude, at random
+  latent       variance after encoder, projector and predictor against the strength of noise
+  alignment    does it doubt what a supervised Bayesian model doubts (--supervised)
+  layers       sigma and signal-to-noise ratio, layer by layer
+
+A part that is there already, measured with the same settings, is not measured again.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from byov_jax.train.directory import RunError
+from experiments.measure import PARTS
+from experiments.measure.evaluation import COMPARED, Evaluation
+from experiments.measure.subject import Options
+
+EXIT_BAD_INPUT = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = _arguments(argv)
+    try:
+        evaluate(arguments)
+    except (RunError, OSError) as error:
+        print(f"evaluate: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("evaluate: interrupted; finished parts are kept, run the same command again", file=sys.stderr)
+        return 130
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Measures what is missing and writes evaluation.json."""
+    options = Options(**{name: getattr(arguments, name) for name in Options._fields})
+    run = Evaluation(arguments.run, arguments, options)
+    baseline = Evaluation(arguments.baseline, arguments, options) if arguments.baseline else None
+    if baseline is not None:
+        baseline.measure([part for part in arguments.only if part in COMPARED])
+    run.measure(arguments.only)
+    run.write(baseline)
+    print(run.summary(baseline))
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    default = Options()
+    add = parser.add_argument
+    add("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    add(
+        "--only",
+        default=",".join(PARTS),
+        metavar="PARTS",
+        help="parts, with commas between them (default: all)",
+    )
+    add(
+        "--baseline",
+        type=Path,
+        metavar="RUN",
+        help="another run, BYOL's for instance: report what is gained over it",
+    )
+    add("--supervised", type=Path, metavar="RUN", help="a supervised_bbb run, for the part alignment")
+    add(
+        "--data",
+        metavar="DATA",
+        help="fashion_mnist (embedded), a folder of IDX files, or an .npz file with "
+        "train_image, train_label, test_image, test_label (default: what the run was trained on)",
+    )
+    add("--ood", metavar="DATA", help="images of another kind, for the part ood")
+    add("--seed", type=int, default=default.seed, help="of draws, noise and resamples (default: %(default)s)")
+    add("--draws", type=int, default=default.draws, help="weight draws per prediction (default: %(default)s)")
+    add(
+        "--shift_draws",
+        type=int,
+        default=default.shift_draws,
+        help="the same under shifts (default: %(default)s)",
+    )
+    add(
+        "--shift_images",
+        type=int,
+        default=default.shift_images,
+        help="test images under each shift, chosen at random (default: %(default)s)",
+    )
+    add(
+        "--std_draws",
+        type=int,
+        default=default.std_draws,
+        help="draws for the std of the part alignment; the paper has 1000 (default: %(default)s)",
+    )
+    add(
+        "--blocks",
+        type=int,
+        default=default.blocks,
+        help="also probe the features of the last so many blocks of a ViT (default: %(default)s)",
+    )
+    add("--refit", action="store_true", help="pruning: also fit a new probe on each pruned encoder (slow)")
+    arguments = parser.parse_args(argv)
+    arguments.only = arguments.only.split(",")
+    if unknown := [part for part in arguments.only if part not in PARTS]:
+        parser.error(f"--only={unknown[0]}: expected parts among {', '.join(PARTS)}")
+    for name in ("draws", "shift_draws", "shift_images", "std_draws"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name}={getattr(arguments, name)} must be at least 1")
+    if arguments.blocks < 0 or arguments.seed < 0:
+        parser.error("--blocks and --seed must not be negative")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

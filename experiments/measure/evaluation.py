@@ -1,0 +1,178 @@
+"""An evaluation in its run directory: part by part, each kept as soon as it is measured."""
+
+import argparse
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from byov_jax.data import source
+from byov_jax.data.dataset import Dataset
+from byov_jax.model import Model, load, save_probe
+from byov_jax.train import directory
+from byov_jax.train.directory import RunError
+from experiments.measure import PARTS
+from experiments.measure.numbers import gains, gains_under_shift, plain
+from experiments.measure.subject import Options, Progress, Result, Subject
+
+COMPARED = ("calibration", "shift")
+
+
+class Evaluation:
+    """The parts of an evaluation in a run directory."""
+
+    def __init__(self, run: Path, arguments: argparse.Namespace, options: Options) -> None:
+        """Loads the run and its data; nothing is measured yet."""
+        self.run = run
+        self.options = options
+        self.model = load(run)
+        self.source = arguments.data or self.model.config["data"]["source"]
+        self.data = _load(self.source, self.model)
+        self.reference = load(arguments.supervised) if arguments.supervised else None
+        if self.reference is not None and not (self.reference.supervised and self.reference.bayesian):
+            raise RunError(f"--supervised={arguments.supervised} is not a supervised_bbb run")
+        self.unfamiliar = _load(arguments.ood, self.model).test if arguments.ood else None
+        self.settings = {
+            "step": self.model.step,
+            "config": _digest(json.dumps(self.model.config, sort_keys=True).encode()),
+            "data": _digest(self.data.train.image, self.data.test.image),
+            "options": options._asdict(),
+            "supervised": self.reference and _digest(json.dumps(self.reference.config).encode()),
+            "ood": self.unfamiliar and _digest(self.unfamiliar.image),
+        }
+
+    def measure(self, parts: list[str]) -> None:
+        """Measures the parts that are not there yet."""
+        (self.run / directory.ARRAYS).mkdir(exist_ok=True)
+        missing = [part for part in parts if self.read(part) is None]
+        for part in parts:
+            if part not in missing:
+                print(f"{self.run}: {part} is there already", flush=True)
+        if not missing:
+            return
+        self._fit_probe()
+        progress = Progress()
+        subject = Subject(self.model, self.data, self.options, progress, self.reference, self.unfamiliar)
+        for part in missing:
+            start = time.perf_counter()
+            progress.start(part)
+            try:
+                self._keep(part, PARTS[part](subject))
+            finally:
+                progress.stop()
+            print(f"{self.run}: {part:12} {time.perf_counter() - start:6.1f} s", flush=True)
+
+    def read(self, part: str) -> dict[str, Any] | None:
+        """The numbers of a part, if it was measured with these settings."""
+        try:
+            found = json.loads((self.run / directory.ARRAYS / f"{part}.json").read_text())
+        except (OSError, ValueError):
+            return None
+        same = isinstance(found, dict) and found.get("settings") == json.loads(json.dumps(self.settings))
+        return found["numbers"] if same and self._file(part).is_file() else None
+
+    def arrays(self, part: str) -> dict[str, np.ndarray]:
+        """The arrays of a part that was measured."""
+        with np.load(self._file(part), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+    def write(self, baseline: "Evaluation | None") -> None:
+        """Gathers all parts in evaluation.json."""
+        numbers = {part: self.read(part) for part in PARTS}
+        found = {part: value for part, value in numbers.items() if value is not None}
+        config = self.model.config
+        directory.write_json(
+            self.run / directory.EVALUATION,
+            {
+                "run": {key: config[key] for key in ("method", "prior", "where", "beta_end", "seed")}
+                | {"step": self.model.step, "data": self.source, "test images": len(self.data.test.label)},
+                "options": self.options._asdict(),
+                "parts": found,
+                "missing": [part for part in PARTS if part not in found],
+                "baseline": self.compare(baseline) if baseline else None,
+            },
+        )
+
+    def compare(self, baseline: "Evaluation") -> dict[str, Any]:
+        """What this run gains over the baseline, in percentage points, positive is better."""
+        found: dict[str, Any] = {}
+        for part in COMPARED:
+            mine, theirs = self.read(part), baseline.read(part)
+            if mine is None or theirs is None:
+                continue
+            arrays, baseline_arrays = self.arrays(part), baseline.arrays(part)
+            compared = gains if part == "calibration" else gains_under_shift
+            found[part] = {
+                mode: compared(mine, arrays, theirs, baseline_arrays, mode) for mode in ("mean", "mc")
+            }
+        return {"run": str(baseline.run), "method": baseline.model.config["method"], "gain": found}
+
+    def summary(self, baseline: "Evaluation | None") -> str:
+        """The main numbers as a table."""
+        lines = [f"\n{self.run}: {self.model.config['method']}, step {self.model.step}"]
+        calibration = self.read("calibration")
+        if calibration:
+            shown = ("top1", "top5", "nll", "ece", "adaptive_ece", "brier", "reliability", "resolution")
+            lines.append("  " + " " * 14 + "".join(f"{name:>13}" for name in shown))
+            for mode in ("mean", "mc", "teacher"):
+                if mode in calibration:
+                    values = (calibration[mode][name]["value"] for name in shown)
+                    lines.append(f"  {mode:14}" + "".join(f"{value:13.4f}" for value in values))
+            if baseline:
+                gain = self.compare(baseline)["gain"]["calibration"]["mc"]
+                values = (f"{gain[name]['value']:+.2f}" for name in shown)
+                lines.append("  gain, points  " + "".join(f"{value:>13}" for value in values))
+        probes = self.read("probe")
+        if probes:
+            columns = list(probes["accuracy"]["raw pixels"])
+            lines.append("\n  " + " " * 18 + "".join(f"{name:>26}" for name in columns))
+            for name, row in probes["accuracy"].items():
+                lines.append(f"  {name:18}" + "".join(f"{row[column]:26.2%}" for column in columns))
+        lines.append(f"\n{self.run / directory.EVALUATION}")
+        return "\n".join(lines)
+
+    def _fit_probe(self) -> None:
+        """Gives the model the classifier that most parts need, and keeps it if the data are the run's own."""
+        own = self.source == self.model.config["data"]["source"]
+        if self.model.supervised or (self.model.probe is not None and own):
+            return
+        train = self.data.train
+        self.model = self.model.with_probe(train.image, train.label, classes=len(self.data.classes))
+        if own:
+            save_probe(self.run, self.model)
+
+    def _keep(self, part: str, result: Result) -> None:
+        arrays = {name: np.asarray(value) for name, value in result.arrays.items()}
+        directory.write_arrays(self._file(part), arrays)
+        # The numbers come last: where they are, the part is complete.
+        directory.write_json(
+            self.run / directory.ARRAYS / f"{part}.json",
+            {"settings": self.settings, "numbers": plain(result.numbers)},
+        )
+
+    def _file(self, part: str) -> Path:
+        return self.run / directory.ARRAYS / f"{part}.npz"
+
+
+def _load(name: str, model: Model) -> Dataset:
+    try:
+        data = source.load(name)
+    except (ValueError, OSError) as error:
+        raise RunError(str(error)) from None
+    expected = tuple(model.config["data"]["image"])
+    if data.test.image.shape[1:] != expected:
+        raise RunError(f"the images of {name} are {data.test.image.shape[1:]}; the run takes {expected}")
+    classes = model.config["data"]["classes"]
+    if model.supervised and len(data.classes) != classes:
+        raise RunError(f"{name} has {len(data.classes)} classes; the supervised run knows {classes}")
+    return data
+
+
+def _digest(*parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()[:16]

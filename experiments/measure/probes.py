@@ -1,0 +1,65 @@
+"""What frozen features are worth: linear and nearest-neighbour classifiers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from byov_jax.data.dataset import Dataset
+from byov_jax.evaluate import knn, probe
+from experiments.measure.subject import Result, Subject, linear_probes
+
+NEIGHBOURS = (20, 200)
+
+
+def measure_probes(subject: Subject) -> Result:
+    """Linear and nearest-neighbour classifiers on frozen features, with all labels and with few."""
+    model, data = subject.model, subject.data
+    predicted = subject.predictions
+    ticks = 6
+    rows = {"student mean": _score(subject.bank, predicted.mean.features, subject.probes, data)}
+    subject.tick(ticks)
+    if model.bayesian:
+        # Draws go through the encoder, then to probes and a bank that were made with the mean weights.
+        # Neighbours are looked up for the mean of an image's features over the draws.
+        accuracy = {name: _accuracy(probs, data) for name, probs in predicted.mc.others[0].items()}
+        rows["student MC"] = accuracy | _neighbours(subject.bank, predicted.mc.features, data)
+    subject.tick(ticks)
+    if not model.supervised:
+        probes = linear_probes(subject.teacher_bank, data, subject.teacher.probe)
+        queries = subject.teacher.embed(data.test.image)
+        rows["teacher"] = _score(subject.teacher_bank, queries, probes, data)
+    subject.tick(ticks)
+    others: dict[str, Callable[[np.ndarray], Any]] = {
+        "untrained": model.untrained().embed,
+        "raw pixels": _pixels,
+    }
+    if blocks := subject.options.blocks:
+        others[f"last {blocks} blocks"] = lambda image: model.embed(image, blocks=blocks)
+    for name, features in others.items():
+        bank = features(data.train.image)
+        rows[name] = _score(bank, features(data.test.image), linear_probes(bank, data), data)
+        subject.tick(ticks)
+    return Result({"accuracy": rows, "draws": subject.options.draws if model.bayesian else 0}, {})
+
+
+def _score(bank: Any, queries: Any, probes: dict[str, probe.LinearProbe], data: Dataset) -> dict[str, float]:
+    accuracy = {name: _accuracy(probe.probs(fitted, queries), data) for name, fitted in probes.items()}
+    return accuracy | _neighbours(bank, queries, data)
+
+
+def _neighbours(bank: Any, queries: Any, data: Dataset) -> dict[str, float]:
+    found = {}
+    near = knn.nearest(bank, queries, k=min(max(NEIGHBOURS), len(data.train.label)))
+    for k in (k for k in NEIGHBOURS if k <= len(data.train.label)):
+        probs = knn.vote(near, data.train.label, classes=len(data.classes), k=k)
+        found[f"kNN {k}"] = _accuracy(probs, data)
+    return found
+
+
+def _accuracy(probs: Any, data: Dataset) -> float:
+    return float(np.mean(np.argmax(probs, axis=1) == data.test.label))
+
+
+def _pixels(image: np.ndarray) -> np.ndarray:
+    return image.reshape(len(image), -1).astype(np.float32) / 255.0

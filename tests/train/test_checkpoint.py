@@ -1,0 +1,110 @@
+"""Training states on disk: the same bits come back, and a state of another shape does not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import byov_jax as byov
+from byov_jax.train import checkpoint
+
+
+@pytest.fixture(scope="module")
+def state() -> byov.State:
+    """A trained-looking state: a teacher prior, kernels alone Bayesian, every number random."""
+    settings = {"prior": byov.priors.teacher_moments(), "where": r".*kernel"}
+    method = tiny.byov_method(**settings)
+    state = method.init(jax.random.key(0), tiny.batch())
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda x: (100 * rng.normal(size=x.shape)).astype(x.dtype), state)
+
+
+@pytest.fixture(scope="module")
+def saved(state, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run") / "checkpoints"
+    for step in (3, 20, 100):
+        checkpoint.save(directory, step, state._replace(step=jnp.asarray(step, jnp.int32)))
+    return directory
+
+
+def abstract(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+def test_the_state_has_what_is_hard_to_store(state):
+    """None leaves, empty containers and NamedTuples: else the next tests show little."""
+    assert state.posterior.log_var["predictor"]["dense_0"]["bias"] is None
+    assert state.prior.variance["encoder"]["Dense_0"]["kernel"].shape == (64, 8)
+    assert isinstance(state.optimizer[0], tuple)
+    assert not jax.tree.leaves(state.optimizer[0])
+
+
+@pytest.mark.parametrize("form", [lambda state: state, abstract], ids=["concrete", "abstract"])
+def test_a_state_comes_back_bit_for_bit(state, saved, form):
+    found = checkpoint.restore(saved, 20, form(state))
+    expected = state._replace(step=np.asarray(20, np.int32))
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def test_a_restored_state_is_on_one_device(state, saved):
+    found = checkpoint.restore(saved, 3, abstract(state))
+    assert all(leaf.devices() == {jax.local_devices()[0]} for leaf in jax.tree.leaves(found))
+
+
+def test_the_latest_is_the_largest_step(state, saved):
+    assert checkpoint.latest(saved) == 100
+    assert int(checkpoint.restore(saved, 100, state).step) == 100
+    assert int(checkpoint.restore(saved, 3, state).step) == 3
+
+
+def test_there_is_no_latest_without_a_checkpoint(tmp_path):
+    assert checkpoint.latest(tmp_path / "missing") is None
+    assert not (tmp_path / "missing").exists()
+    assert checkpoint.latest(tmp_path) is None
+    (tmp_path / "file").write_text("not a directory")
+    assert checkpoint.latest(tmp_path / "file") is None
+
+
+def test_an_unfinished_checkpoint_is_not_the_latest(tmp_path):
+    checkpoint.save(tmp_path, 5, {"a": np.ones(2)})
+    (tmp_path / "6.orbax-checkpoint-tmp").mkdir()
+    assert checkpoint.latest(tmp_path) == 5
+
+
+def test_a_relative_directory_is_fine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    directory = tmp_path / "run"
+    checkpoint.save(directory.relative_to(tmp_path), 1, {"a": np.arange(3)})
+    found = checkpoint.restore(directory.relative_to(tmp_path), 1, {"a": np.zeros(3, int)})
+    np.testing.assert_array_equal(found["a"], np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda mean: mean | {"bias": np.zeros(9, np.float32)}, r"/bias is \(8,\), expected \(9,\)$"),
+        (lambda mean: {"kernel": mean["kernel"]}, r"/bias is \(8,\), expected absent$"),
+        (lambda mean: mean | {"bias": None}, r"/bias is \(8,\), expected absent$"),
+        (lambda mean: mean | {"more": np.zeros(2)}, r"/more is absent, expected \(2,\)$"),
+        (lambda mean: mean | {"kernel": mean["kernel"].T}, r"/kernel is \(64, 8\), expected \(8, 64\)$"),
+    ],
+)
+def test_a_state_of_another_shape_is_refused_by_its_first_difference(state, saved, capfd, change, message):
+    mean = state.posterior.mean
+    encoder = {"Dense_0": change(mean["encoder"]["Dense_0"])}
+    like = state._replace(posterior=state.posterior._replace(mean=mean | {"encoder": encoder}))
+    with pytest.raises(ValueError, match=f"^posterior/mean/encoder/Dense_0{message}"):
+        checkpoint.restore(saved, 100, like)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_step_that_is_missing_or_empty_is_refused(saved, state, tmp_path):
+    with pytest.raises(FileNotFoundError, match="7"):
+        checkpoint.restore(saved, 7, state)
+    (tmp_path / "7").mkdir()
+    with pytest.raises(ValueError, match="it is empty"):
+        checkpoint.restore(tmp_path, 7, state)

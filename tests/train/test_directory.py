@@ -1,0 +1,142 @@
+"""The run directory: a config comes back as it was, what is broken is one line, files are old or new."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from byov_jax.train import directory, recipe
+from byov_jax.train.directory import RunError
+
+CONFIG = recipe.complete(
+    {"method": "byol", "data": {"image": (28, 28, 1)}, "projector": {"widths": (16, 8)}, "tau": 0.9}
+)
+
+
+def refusal(run) -> str:
+    """The message of the refusal: one line that names the place."""
+    with pytest.raises(RunError) as error:
+        directory.read_config(run)
+    message = str(error.value)
+    assert message.startswith(str(run))
+    assert "\n" not in message
+    return message
+
+
+def test_a_config_comes_back_as_it_was(tmp_path):
+    run = tmp_path / "deep" / "run"
+    directory.create(run, CONFIG)
+    assert directory.read_config(run) == CONFIG
+
+
+def test_creating_again_replaces_the_config(tmp_path):
+    directory.create(tmp_path, CONFIG)
+    directory.create(tmp_path, CONFIG | {"steps": 3})
+    assert directory.read_config(tmp_path)["steps"] == 3
+
+
+def test_the_environment_says_what_ran(tmp_path):
+    directory.create(tmp_path, CONFIG)
+    found = json.loads((tmp_path / directory.ENVIRONMENT).read_text())
+    assert found["packages"].keys() == set(directory.PACKAGES)
+    assert found["devices"] == ["cpu:cpu"] * 8
+
+
+def test_a_partial_config_is_completed(tmp_path):
+    (tmp_path / directory.CONFIG).write_text('{"steps": 3, "projector": {"widths": [16, 8]}}')
+    assert directory.read_config(tmp_path) == recipe.complete({"steps": 3, "projector": {"widths": (16, 8)}})
+
+
+def test_what_is_no_run_directory_is_refused(tmp_path):
+    assert refusal(tmp_path / "missing").endswith("missing is not a directory")
+    assert refusal(tmp_path).endswith("is not a run directory: it has no config.json")
+    (tmp_path / "notes.txt").write_text("someone else's")
+    assert refusal(tmp_path).endswith("is not a run directory: it has no config.json")
+    assert refusal(tmp_path / "notes.txt").endswith("notes.txt is not a directory")
+    (tmp_path / directory.CONFIG).mkdir()
+    assert refusal(tmp_path).endswith("is not a run directory: it has no config.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "config.json cannot be read: Expecting value: line 1 column 1 (char 0)"),
+        (b'{"steps": 3,\n"tau":', "config.json cannot be read: Expecting value: line 2"),
+        (b"\xff\xfe\x00", "config.json cannot be read: 'utf-8' codec can't decode"),
+        (b"[1, 2]", "config.json must hold one JSON object, not a list"),
+        (b"null", "config.json must hold one JSON object, not a NoneType"),
+        (b'{"stepz": 3}', "config.json is not a config of byov_jax: config has no key stepz: did you mean"),
+        (b'{"name": "some-package"}', "config.json is not a config of byov_jax: config has no key name"),
+        (b'{"encoder": "vit"}', "config.json is not a config of byov_jax: config.encoder='vit' must be"),
+    ],
+)
+def test_a_broken_config_is_refused(tmp_path, content, problem):
+    (tmp_path / directory.CONFIG).write_bytes(content)
+    assert problem in refusal(tmp_path)
+
+
+def test_json_holds_arrays_and_numpy_numbers(tmp_path):
+    file = tmp_path / "value.json"
+    value = {"a": np.float32(0.5), "b": jnp.arange(3), "c": np.eye(2), "d": (1, None), "e": np.int64(7)}
+    directory.write_json(file, value)
+    expected = {"a": 0.5, "b": [0, 1, 2], "c": [[1, 0], [0, 1]], "d": [1, None], "e": 7}
+    assert json.loads(file.read_text()) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), {"a": [np.float32("nan")]}, np.array([1.0, np.inf]), object(), {1, 2}, 1j],
+    ids=["nan", "inf", "nan inside", "array", "object", "set", "complex"],
+)
+def test_what_json_cannot_hold_leaves_the_old_file_and_no_other(tmp_path, value):
+    file = tmp_path / "value.json"
+    directory.write_json(file, {"old": 1})
+    before = file.read_bytes()
+    with pytest.raises((TypeError, ValueError), match="JSON"):
+        directory.write_json(file, value)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_arrays_come_back_as_they_were(tmp_path):
+    file = tmp_path / "arrays.npz"
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "step": np.asarray(7),
+        "b/c": np.array(["x"]),
+    }
+    directory.write_arrays(file, {"old": np.zeros(1)})
+    directory.write_arrays(file, arrays)
+    with np.load(file) as found:
+        assert found.files == list(arrays)
+        for name, array in arrays.items():
+            assert found[name].dtype == array.dtype
+            np.testing.assert_array_equal(found[name], array)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_arrays_that_need_pickle_leave_the_old_file_and_no_other(tmp_path):
+    file = tmp_path / "arrays.npz"
+    directory.write_arrays(file, {"old": np.zeros(1)})
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
+        directory.write_arrays(file, {"a": np.ones(3), "b": np.array([None, "x"], object)})
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    file = tmp_path / "value.json"
+    directory.write_json(file, {"old": 1})
+
+    def half(path, text):
+        path.write_bytes(text.encode()[: len(text) // 2])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(type(file), "write_text", half)
+    with pytest.raises(OSError, match="no space left"):
+        directory.write_json(file, {"new": 2})
+    monkeypatch.undo()
+    assert json.loads(file.read_text()) == {"old": 1}
+    assert list(tmp_path.iterdir()) == [file]
