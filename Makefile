@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make quickstart   train BYOV on embedded images and print what it learned"
 	@echo "make test         lint, type check and every test"
-	@echo "make benchmark    BYOV over BYOL: step time, compile time, memory"
+	@echo "make benchmark    BYOV over BYOL: step time, compile time, memory; draws over forward passes"
 	@echo "make docs         build the documentation into site/"
 	@echo "make clean        remove the environment and the caches"
 
@@ -15,7 +15,7 @@ quickstart: $(VENV)/.runtime
 	$(BIN)/python -m experiments.quickstart
 
 test: lint
-	$(BIN)/python -m pytest -n auto --maxprocesses=4
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -24,6 +24,7 @@ lint: $(VENV)/.dev
 
 benchmark: $(VENV)/.runtime
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.predictive
 
 docs: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

@@ -1,6 +1,6 @@
 """Thirty Monte-Carlo predictions against thirty deterministic forward passes, in turn, in one process.
 
-    python -m benchmarks.predictive [--repeats=7] [--json=FILE]
+    python -m benchmarks.predictive [--repeats=5] [--json=FILE]
 
 Prints the median of the ratios of neighbouring measurements, and their range: what drawing the weights costs.
 """
@@ -23,7 +23,7 @@ CASES = {
     "small": (
         networks.ViT(patch=7, width=128, depth=3, heads=4, pool="mean", positions="sincos"),
         (28, 28, 1),
-        2000,
+        1000,
     ),
     "vit_ti16": (networks.vit("Ti/16"), (224, 224, 3), 64),
 }
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--case", choices=CASES, action="append", help="which networks (default: small)")
-    parser.add_argument("--repeats", type=int, default=7, help="pairs of measurements (default: 7)")
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements (default: 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
     arguments = parser.parse_args(argv)
     if arguments.repeats < 1:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from byov_jax.train.directory import RunError
 from experiments.measure import PARTS
-from experiments.measure.evaluation import COMPARED, Evaluation
+from experiments.measure.evaluation import BASELINE, Evaluation
 from experiments.measure.subject import Options
 
 EXIT_BAD_INPUT = 2
@@ -51,7 +51,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     run = Evaluation(arguments.run, arguments, options)
     baseline = Evaluation(arguments.baseline, arguments, options) if arguments.baseline else None
     if baseline is not None:
-        baseline.measure([part for part in arguments.only if part in COMPARED])
+        baseline.measure([part for part in arguments.only if part in BASELINE])
     run.measure(arguments.only)
     run.write(baseline)
     print(run.summary(baseline))

@@ -197,7 +197,7 @@ def test_every_tap_can_be_drawn(trained, tap):
 
 def test_predictions_are_those_of_the_draws(trained, probed):
     found = probed.predict(IMAGES, draws=DRAWS)
-    probs, features = predictive.predict(jax.random.key(0), *probed.classifier(), IMAGES, DRAWS)
+    probs, features, _ = predictive.predict(jax.random.key(0), *probed.classifier(), IMAGES, DRAWS)
     assert probs.shape == (DRAWS, N, 3)
     assert_allclose(features, trained.embed(IMAGES, draws=DRAWS), rtol=1e-4, atol=1e-5)
     assert_allclose(found.probs, probs.mean(0), rtol=1e-5)

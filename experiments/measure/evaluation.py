@@ -19,6 +19,21 @@ from experiments.measure.numbers import gains, gains_under_shift, plain
 from experiments.measure.subject import Options, Progress, Result, Subject
 
 COMPARED = ("calibration", "shift")
+BASELINE = (*COMPARED, "pruning")
+"""The parts that are measured on a baseline as well."""
+
+USES = {
+    "probe": ("draws", "blocks"),
+    "calibration": ("draws",),
+    "convergence": (),
+    "shift": ("shift_draws", "shift_images"),
+    "ood": ("shift_draws", "shift_images"),
+    "pruning": ("refit",),
+    "latent": (),
+    "alignment": ("std_draws",),
+    "layers": (),
+}
+"""The options that each part depends on."""
 
 
 class Evaluation:
@@ -35,14 +50,20 @@ class Evaluation:
         if self.reference is not None and not (self.reference.supervised and self.reference.bayesian):
             raise RunError(f"--supervised={arguments.supervised} is not a supervised_bbb run")
         self.unfamiliar = _load(arguments.ood, self.model).test if arguments.ood else None
-        self.settings = {
-            "step": self.model.step,
-            "config": _digest(json.dumps(self.model.config, sort_keys=True).encode()),
-            "data": _digest(self.data.train.image, self.data.test.image),
-            "options": options._asdict(),
-            "supervised": self.reference and _digest(json.dumps(self.reference.config).encode()),
-            "ood": self.unfamiliar and _digest(self.unfamiliar.image),
+        self._identity = {
+            "model": _digest_of(self.model),
+            "data": _digest(*self.data.train, *self.data.test),
+            "seed": options.seed,
         }
+
+    def settings(self, part: str) -> dict[str, Any]:
+        """All that the numbers of a part depend on."""
+        chosen = {name: getattr(self.options, name) for name in USES[part]}
+        if part == "alignment":
+            chosen["supervised"] = self.reference and _digest_of(self.reference)
+        if part == "ood":
+            chosen["images"] = self.unfamiliar and _digest(self.unfamiliar.image)
+        return self._identity | chosen
 
     def measure(self, parts: list[str]) -> None:
         """Measures the parts that are not there yet."""
@@ -67,12 +88,8 @@ class Evaluation:
 
     def read(self, part: str) -> dict[str, Any] | None:
         """The numbers of a part, if it was measured with these settings."""
-        try:
-            found = json.loads((self.run / directory.ARRAYS / f"{part}.json").read_text())
-        except (OSError, ValueError):
-            return None
-        same = isinstance(found, dict) and found.get("settings") == json.loads(json.dumps(self.settings))
-        return found["numbers"] if same and self._file(part).is_file() else None
+        found = self._kept(part)
+        return found["numbers"] if found and found["settings"] == self.settings(part) else None
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """The arrays of a part that was measured."""
@@ -81,16 +98,15 @@ class Evaluation:
 
     def write(self, baseline: "Evaluation | None") -> None:
         """Gathers all parts in evaluation.json."""
-        numbers = {part: self.read(part) for part in PARTS}
-        found = {part: value for part, value in numbers.items() if value is not None}
+        found = {part: kept for part in PARTS if (kept := self._kept(part))}
         config = self.model.config
         directory.write_json(
             self.run / directory.EVALUATION,
             {
                 "run": {key: config[key] for key in ("method", "prior", "where", "beta_end", "seed")}
                 | {"step": self.model.step, "data": self.source, "test images": len(self.data.test.label)},
-                "options": self.options._asdict(),
-                "parts": found,
+                "parts": {part: kept["numbers"] for part, kept in found.items()},
+                "settings": {part: kept["settings"] for part, kept in found.items()},
                 "missing": [part for part in PARTS if part not in found],
                 "baseline": self.compare(baseline) if baseline else None,
             },
@@ -108,7 +124,12 @@ class Evaluation:
             found[part] = {
                 mode: compared(mine, arrays, theirs, baseline_arrays, mode) for mode in ("mean", "mc")
             }
-        return {"run": str(baseline.run), "method": baseline.model.config["method"], "gain": found}
+        return {
+            "run": str(baseline.run),
+            "method": baseline.model.config["method"],
+            "gain": found,
+            "pruning": baseline.read("pruning"),
+        }
 
     def summary(self, baseline: "Evaluation | None") -> str:
         """The main numbers as a table."""
@@ -121,8 +142,9 @@ class Evaluation:
                 if mode in calibration:
                     values = (calibration[mode][name]["value"] for name in shown)
                     lines.append(f"  {mode:14}" + "".join(f"{value:13.4f}" for value in values))
-            if baseline:
-                gain = self.compare(baseline)["gain"]["calibration"]["mc"]
+            compared = self.compare(baseline)["gain"] if baseline else {}
+            if "calibration" in compared:
+                gain = compared["calibration"]["mc"]
                 values = (f"{gain[name]['value']:+.2f}" for name in shown)
                 lines.append("  gain, points  " + "".join(f"{value:>13}" for value in values))
         probes = self.read("probe")
@@ -150,8 +172,19 @@ class Evaluation:
         # The numbers come last: where they are, the part is complete.
         directory.write_json(
             self.run / directory.ARRAYS / f"{part}.json",
-            {"settings": self.settings, "numbers": plain(result.numbers)},
+            {"settings": self.settings(part), "numbers": plain(result.numbers)},
         )
+
+    def _kept(self, part: str) -> dict[str, Any] | None:
+        """What was kept of a part, if it is of this model, these data and this seed."""
+        try:
+            found = json.loads((self.run / directory.ARRAYS / f"{part}.json").read_text())
+        except (OSError, ValueError):
+            return None
+        complete = isinstance(found, dict) and {"settings", "numbers"} <= set(found)
+        if not complete or not self._file(part).is_file():
+            return None
+        return found if self._identity.items() <= found["settings"].items() else None
 
     def _file(self, part: str) -> Path:
         return self.run / directory.ARRAYS / f"{part}.npz"
@@ -169,6 +202,10 @@ def _load(name: str, model: Model) -> Dataset:
     if model.supervised and len(data.classes) != classes:
         raise RunError(f"{name} has {len(data.classes)} classes; the supervised run knows {classes}")
     return data
+
+
+def _digest_of(model: Model) -> str:
+    return _digest(json.dumps([model.config, model.step], sort_keys=True).encode())
 
 
 def _digest(*parts: Any) -> str:

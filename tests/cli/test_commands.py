@@ -18,15 +18,19 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-def test_quickstart_trains_and_prints_probe_accuracies():
-    result = run("experiments.quickstart", "--steps=3")
+def test_quickstart_trains_and_prints_probe_accuracies(tmp_path):
+    workdir = tmp_path / "run"
+    result = run("experiments.quickstart", "--steps=3", f"--workdir={workdir}")
     assert result.returncode == 0, result.stderr
     accuracies = dict(
-        re.findall(r"^  (raw pixels|untrained network|BYOV.*?) +(\d+\.\d+)%$", result.stdout, re.M)
+        re.findall(r"^  (raw pixels|untrained network|posterior mean) +(\d+\.\d+)%$", result.stdout, re.M)
     )
-    assert set(accuracies) == {"raw pixels", "untrained network", "BYOV, posterior mean"}
+    assert set(accuracies) == {"raw pixels", "untrained network", "posterior mean"}
     assert all(50.0 < float(accuracy) < 95.0 for accuracy in accuracies.values())
     assert "step     3  loss" in result.stdout
+    other = run("experiments.quickstart", "--steps=4", f"--workdir={workdir}")
+    assert other.returncode == 2
+    assert "holds another run" in other.stderr
 
 
 @pytest.mark.slow
@@ -48,6 +52,8 @@ def test_the_step_benchmark_writes_json(tmp_path):
         (("experiments.quickstart", "--steps=many"), "invalid int value: 'many'"),
         (("benchmarks.step", "--case=huge"), "invalid choice: 'huge'"),
         (("benchmarks.step", "--repeats=0"), "--repeats=0 must be at least 1"),
+        (("benchmarks.predictive", "--repeats=0"), "--repeats=0 must be at least 1"),
+        (("experiments.evaluate", "--run=nowhere"), "evaluate: nowhere is not a directory"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message):

@@ -190,3 +190,20 @@ def test_choosing_l2_needs_candidates_and_examples():
         probe.fit(X, LABELS, classes=CLASSES, l2=())
     with pytest.raises(ValueError, match="no class has the 5 examples"):
         probe.fit(X[:4], LABELS[:4], classes=CLASSES)
+
+
+def test_a_probe_on_some_examples_is_that_of_them_alone():
+    some = np.random.default_rng(5).random(N) < 0.4
+    whole = probe.fit(X, LABELS, classes=CLASSES, included=some, tolerance=1e-5)
+    alone = probe.fit(X[some], LABELS[some], classes=CLASSES, tolerance=1e-5)
+    np.testing.assert_allclose(probe.probs(whole, X), probe.probs(alone, X), atol=1e-4)
+    # What is left out does not matter, whatever it is.
+    other = np.where(some[:, None], X, 100.0 * X)
+    again = probe.fit(other, np.where(some, LABELS, 0), classes=CLASSES, included=some, tolerance=1e-5)
+    np.testing.assert_allclose(again.weight, whole.weight, atol=1e-4)
+
+
+@pytest.mark.parametrize("included", [np.zeros(N, bool), np.ones(N - 1, bool)])
+def test_who_is_included_must_be_known(included):
+    with pytest.raises((ValueError, jaxtyping.TypeCheckError), match="included"):
+        probe.linear(X, LABELS, classes=CLASSES, l2=0.1, included=included)
