@@ -144,10 +144,13 @@ def _outputs(key, q: Posterior, apply: Apply, x, draws: int, chunk, batch) -> It
     blocks = _blocks(x, batch)
     n = _length(x)
     bayesian, complete = _bayesian_part(q)
+    before: Any = None
     for start in range(0, draws, chunk):
         drawn = (_sample(key, bayesian, index) for index in range(start, min(start + chunk, draws)))
         weights = [complete(draw) for draw in drawn]
         outputs = [_forward(weights, block, apply=apply) for block in blocks]
+        jax.block_until_ready(before)  # else dispatch would run ahead, and hold the weights of many chunks
+        before = outputs
         yield jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1)[:, :n], *outputs)
 
 

@@ -141,6 +141,11 @@ def test_nothing_is_compiled_again_for_more_draws_or_other_weights():
     assert (predictive._sample._cache_size(), predictive._forward._cache_size()) == (sampled, applied)
 
 
+def test_it_can_be_compiled_as_part_of_something_larger():
+    inside = jax.jit(lambda key, x: byov.predictive.predict(key, Q, classify, x, 2, 1, batch=N).mean(0))
+    assert_allclose(inside(KEY, X), predict(draws=2).mean(0), rtol=1e-6)
+
+
 def test_a_tree_of_inputs_and_outputs():
     def both(params, x):
         return {"first": linear(params, x["a"]), "second": x["b"]}
