@@ -37,14 +37,6 @@ Q = byov.posterior.init(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation():
-    """Programs that run a few times are not worth optimizing."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def test_each_severity_is_predicted_as_if_alone():
     found = shift.under("gaussian_noise", KEY, Q, apply, IMAGES, draws=3)
     assert found.mc.probs.shape == (5, N, CLASSES)
