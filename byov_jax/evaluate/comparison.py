@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from byov_jax.evaluate import bootstrap
 from byov_jax.evaluate.bootstrap import Interval
-from byov_jax.evaluate.metrics import Calibration, CalibrationReport, brier
+from byov_jax.evaluate.metrics import Calibration, CalibrationReport, checks
 
 Vector = Array | np.ndarray
 
@@ -66,8 +66,7 @@ def measure(
     """
     if counts.ndim != 2 or counts.shape[1] != len(labels):
         raise ValueError(f"counts must be [resamples, {len(labels)}], got {counts.shape}")
-    brier(probs, labels)  # checks shapes, probabilities and labels
-    return _measure(jnp.asarray(probs), jnp.asarray(labels), jnp.asarray(counts), bins=bins)
+    return _measure(*checks.predictions(probs, labels), jnp.asarray(counts), bins=bins)
 
 
 def advantage(

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from byov_jax.evaluate import bootstrap
-from byov_jax.evaluate.metrics import predictive_std
+from byov_jax.evaluate.metrics import checks
 
 
 class Convergence(NamedTuple):
@@ -50,8 +50,7 @@ def convergence(key: Array, draws: Array | np.ndarray, repeats: int = 50) -> Con
       draws: probabilities [K, n, classes], from `predictive.predict`.
       repeats: resamples; each picks K draws with replacement and looks at the first k of them.
     """
-    predictive_std(draws)  # checks shapes and probabilities
-    draws = jnp.asarray(draws)
+    draws = checks.probabilities(draws, ("draws", "n", "classes"))
     favourite = jnp.argmax(jnp.mean(draws, axis=0), axis=-1)
     chosen = jnp.take_along_axis(draws, favourite[None, :, None], axis=-1)[..., 0]
     return _convergence(key, chosen, repeats)

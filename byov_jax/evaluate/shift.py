@@ -80,10 +80,9 @@ def detect(inside: predictive.Prediction, outside: predictive.Prediction) -> dic
     Mutual information and latent variance are 0 throughout for a deterministic model: AUROC 1/2.
     """
     scores = [score for score in SCORES if getattr(inside, score) is not None]
-    known, unknown = ([np.asarray(getattr(side, score)) for score in scores] for side in (inside, outside))
-    for score, values in zip(scores * 2, known + unknown, strict=True):
-        if not np.isfinite(values).all():
-            raise ValueError(f"{score} must be finite, got NaN or infinity")
+    known, unknown = (
+        [metrics.checks.scores(score, getattr(side, score)) for score in scores] for side in (inside, outside)
+    )
     return dict(zip(scores, jax.device_get(_detect(known, unknown)), strict=True))
 
 

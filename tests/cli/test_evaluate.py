@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from byov_jax import Batch
 from byov_jax.data.source import ARRAYS
 from byov_jax.images import shifts
 from byov_jax.train import checkpoint, directory, recipe
@@ -59,9 +60,8 @@ def write_run(run, method, data):
         }
     )
     directory.create(run, config)
-    from byov_jax.model import _example
-
-    state = recipe.method(config, recipe.network(config)).init(jax.random.key(1), _example(config))
+    batch = Batch(np.zeros((1, 28, 28, 1), np.uint8), np.zeros(1, np.int32))
+    state = recipe.method(config, recipe.network(config)).init(jax.random.key(1), batch)
     checkpoint.save(run / directory.CHECKPOINTS, 0, state)
 
 

@@ -30,7 +30,7 @@ def reference(inside, outside):
 @pytest.mark.parametrize(("n", "m", "x64"), [(30, 20, True), (7, 61, False)])
 def test_they_are_those_of_scikit_learn(n, m, x64):
     rng = np.random.default_rng(n)
-    cases = 300
+    cases = 1000
     inside, outside = rng.normal(size=(cases, n)), rng.normal(size=(cases, m)) + rng.normal(size=(cases, 1))
     coarse = np.arange(cases) % 3  # continuous scores, few distinct ones, hardly any
     for step, kind in ((0.5, 1), (2.0, 2)):
