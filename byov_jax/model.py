@@ -21,7 +21,7 @@ from byov_jax.evaluate.predictive import Prediction
 from byov_jax.evaluate.probe import LinearProbe
 from byov_jax.images import normalize, to_float
 from byov_jax.images.views import Views
-from byov_jax.train import checkpoint, directory, recipe
+from byov_jax.train import checkpoint, directory, loop, recipe
 from byov_jax.train.directory import RunError
 from byov_jax.train.methods import Method
 from byov_jax.train.objectives import Batch
@@ -167,8 +167,9 @@ class Model:
     def untrained(self) -> "Model":
         """The same network as it was before the first step of training, without a probe."""
         method = recipe.method(self.config, self.network)
-        init_key, _ = jax.random.split(jax.random.key(self.config["seed"]))
-        return _model(self.config, self.network, method.init(init_key, _example(self.config)), None)
+        return from_state(
+            self.config, self.network, loop.initial(method, _example(self.config), self.config["seed"])
+        )
 
     def _check(self, images: ImageArray) -> None:
         expected = tuple(self.config["data"]["image"])
@@ -188,7 +189,23 @@ def load(run_dir: str | Path) -> Model:
     except (ValueError, TypeError) as error:
         raise RunError(f"{run / directory.CONFIG} describes no network: {error}") from None
     state = _restore(run, config, method)
-    return _model(config, network, state, _read_probe(run, int(state.step)))
+    return from_state(config, network, state, _read_probe(run, int(state.step)))
+
+
+def from_state(
+    config: dict[str, Any], network: Any, state: State, fitted: LinearProbe | None = None
+) -> Model:
+    """The model that a training state is: `network` comes from `recipe.network(config)`."""
+    return Model(
+        config=config,
+        network=network,
+        views=recipe.views(config),
+        posterior=state.posterior,
+        stats=state.stats,
+        teacher=state.teacher,
+        probe=fitted,
+        step=int(state.step),
+    )
 
 
 def save_probe(run_dir: str | Path, model: Model) -> None:
@@ -223,19 +240,6 @@ def _read_probe(run: Path, step: int) -> LinearProbe | None:
             return LinearProbe(**{name: jnp.asarray(arrays[name]) for name in LinearProbe._fields})
     except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RunError(f"{file} cannot be read: {error}; delete it, and evaluate fits another") from None
-
-
-def _model(config, network, state: State, fitted: LinearProbe | None) -> Model:
-    return Model(
-        config=config,
-        network=network,
-        views=recipe.views(config),
-        posterior=state.posterior,
-        stats=state.stats,
-        teacher=state.teacher,
-        probe=fitted,
-        step=int(state.step),
-    )
 
 
 def _example(config: dict[str, Any]) -> Batch:

@@ -26,16 +26,17 @@ from pathlib import Path
 from byov_jax.train.directory import RunError
 from experiments.measure import PARTS
 from experiments.measure.evaluation import BASELINE, Evaluation
-from experiments.measure.subject import Options
+from experiments.measure.subject import Options, Progress
 
 EXIT_BAD_INPUT = 2
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    arguments = _arguments(argv)
+    arguments = parse(argv)
     try:
-        evaluate(arguments)
+        run, baseline = evaluate(arguments)
+        print(run.summary(baseline))
     except (RunError, OSError) as error:
         print(f"evaluate: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -45,19 +46,22 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def evaluate(arguments: argparse.Namespace) -> None:
-    """Measures what is missing and writes evaluation.json."""
+def evaluate(
+    arguments: argparse.Namespace, progress: Progress | None = None
+) -> tuple[Evaluation, Evaluation | None]:
+    """Measures what is missing and writes evaluation.json; returns the evaluation and the baseline's."""
     options = Options(**{name: getattr(arguments, name) for name in Options._fields})
-    run = Evaluation(arguments.run, arguments, options)
-    baseline = Evaluation(arguments.baseline, arguments, options) if arguments.baseline else None
+    run = Evaluation(arguments.run, arguments, options, progress)
+    baseline = Evaluation(arguments.baseline, arguments, options, progress) if arguments.baseline else None
     if baseline is not None:
         baseline.measure([part for part in arguments.only if part in BASELINE])
     run.measure(arguments.only)
     run.write(baseline)
-    print(run.summary(baseline))
+    return run, baseline
 
 
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The arguments of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.evaluate",
         description=__doc__,

@@ -1,137 +1,149 @@
-"""Train on the embedded images for a short while and see what was learned.
+"""The whole story on embedded images: train, measure, compare, look.
 
-    python -m experiments.quickstart [--method=byov] [--steps=300] [--seed=0] [--workdir=runs/quickstart/byov]
+    python -m experiments.quickstart [--steps=N] [--seed=0] [--workdir=runs/quickstart]
 
-A small vision transformer learns from 10,000 Fashion-MNIST images, without their labels unless the method is
-supervised. A linear classifier on its frozen features is then compared with the same classifier on raw pixels
-and on the features of the untrained network. The run is kept in the work directory, for
-
-    python -m experiments.evaluate --run=runs/quickstart/byov
+A small vision transformer learns from 10,000 Fashion-MNIST images three times: by BYOL, without labels; by
+BYOV, without labels and with a posterior over its weights; and by Bayes by Backprop with labels, to compare
+uncertainties with. Everything is measured on 2,000 other images and shown on one page, WORKDIR/report.html.
+An interrupted quickstart goes on where it stopped.
 """
 
 import argparse
-import dataclasses
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tqdm import tqdm
+import jax
 
-import byov_jax as byov
+from byov_jax import report
+from byov_jax import run as runs
 from byov_jax.data import source
-from byov_jax.data.dataset import Dataset
-from byov_jax.evaluate import probe
-from byov_jax.model import load, save_probe
-from byov_jax.train import checkpoint, directory, loop, recipe
+from byov_jax.train import checkpoint, directory
+from experiments import evaluate
 from experiments.configs import quickstart as recipes
+from experiments.measure.evaluation import Evaluation
+from experiments.story import Story
+
+SECONDS = {
+    "byol": {"train": 80.0, "probe": 10.0, "calibration": 10.0, "shift": 10.0, "pruning": 5.0},
+    "byov": {
+        "train": 90.0,
+        "probe": 40.0,
+        "calibration": 10.0,
+        "convergence": 5.0,
+        "shift": 10.0,
+        "ood": 5.0,
+        "pruning": 10.0,
+        "latent": 10.0,
+        "alignment": 10.0,
+        "layers": 1.0,
+    },
+    "supervised_bbb": {"train": 40.0, "calibration": 10.0},
+}
+"""What each training and measurement takes on two cores, for the time left."""
+
+REPORT = 15.0
 
 
-def main() -> int:
-    """Trains, probes and prints."""
-    arguments = _arguments()
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = _arguments(argv)
     start = time.perf_counter()
-    config = recipes.get_config(arguments.method).to_dict()
-    config["optimizer"]["warmup"] = arguments.steps // 10
-    data = source.load(config["data"]["source"])
-    config = recipe.complete(config | {"seed": arguments.seed, "steps": arguments.steps})
-    config["data"] |= {
-        "size": len(data.train.image),
-        "image": data.train.image.shape[1:],
-        "classes": len(data.classes),
-    }
-    workdir = arguments.workdir or Path("runs/quickstart") / arguments.method
-    if checkpoint.latest(workdir / directory.CHECKPOINTS) is None:
-        train(config, data, workdir)
-    elif directory.read_config(workdir) != config:
-        print(f"quickstart: {workdir} holds another run: choose another --workdir", file=sys.stderr)
+    story = Story(sum(sum(parts.values()) for parts in SECONDS.values()) + REPORT)
+    try:
+        for method in SECONDS:
+            _train(method, arguments, story)
+        measured = _evaluate(arguments.workdir, story)
+        story.advance(0.0, "drawing the report")
+        folders = [arguments.workdir / method for method in SECONDS]
+        page = report.write(folders, arguments.workdir / "report.html", arguments.workdir / "byol")
+        story.advance(REPORT, "done")
+    except (ValueError, OSError) as error:
+        print(f"quickstart: {error}", file=sys.stderr)
         return 2
-    else:
-        print(f"{workdir} has been trained already")
-    compare(workdir, data)
-    print(f"\n{time.perf_counter() - start:.0f} s, seed {arguments.seed}; the run is in {workdir}")
+    except KeyboardInterrupt:
+        print("\nquickstart: interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    finally:
+        story.close()
+    print(f"\n{table(measured)}\n")
+    print(f"{(time.perf_counter() - start) / 60:.1f} minutes, seed {arguments.seed}. Look at {page}")
     return 0
 
 
-def train(config: dict[str, Any], data: Dataset, workdir: Path) -> None:
-    """Runs the loop behind a progress bar, or plain lines without a terminal; saves the last state."""
-    steps, size = config["steps"], config["batch_size"]
-    print(f"{config['method']} on {len(data.train.image):,} images, {steps} steps of {size}", flush=True)
-    directory.create(workdir, config)
-    method = recipe.method(config, recipe.network(config))
-    terminal = sys.stderr.isatty()
-    bar = tqdm(total=steps, unit="step", disable=not terminal)
-    for progress in loop.run(
-        method,
-        byov.Batch(*data.train),
-        seed=config["seed"],
-        steps=steps,
-        batch_size=size,
-        report_every=10 if terminal else 100,
-    ):
-        line = describe(progress.info)
-        if terminal:
-            bar.set_postfix_str(line)
-            bar.update(progress.step - bar.n)
-        else:
-            print(f"step {progress.step:5}  {line}", flush=True)
-    bar.close()
-    checkpoint.save(workdir / directory.CHECKPOINTS, progress.step, progress.state)
+def _train(method: str, arguments: argparse.Namespace, story: Story) -> None:
+    config = recipes.get_config(method).to_dict() | {"seed": arguments.seed}
+    if arguments.steps is not None:
+        config |= {"steps": arguments.steps}
+        config["optimizer"]["warmup"] = arguments.steps // 10
+    data = source.load(config["data"]["source"])
+    config = runs.prepare(config, data, devices=jax.device_count())
+    workdir = arguments.workdir / method
+    there = checkpoint.latest(workdir / directory.CHECKPOINTS) or 0
+    if directory.check_same(workdir, config) and there:
+        story.say(f"{workdir} has {there} of {config['steps']} steps already")
+        story.advance(SECONDS[method]["train"] * there / config["steps"], method)
+    listener = story.training(method, config["steps"], SECONDS[method]["train"])
+    runs.train(config, data, workdir, listener)
 
 
-def describe(info: byov.Info) -> str:
-    """The last step in one line."""
-    shown = ("loss", "cosine", "accuracy", "kl_per_weight", "beta", "embedding_std")
-    values = {name: getattr(info, name) for name in shown}
-    return "  ".join(f"{name} {float(value):.3f}" for name, value in values.items() if value is not None)
+def _evaluate(workdir: Path, story: Story) -> dict[str, Evaluation]:
+    """Measures all three; BYOV against the two others."""
+    company = [f"--baseline={workdir / 'byol'}", f"--supervised={workdir / 'supervised_bbb'}"]
+    measured = {}
+    for method, more in (("byol", []), ("supervised_bbb", []), ("byov", company)):
+        parts = [part for part in SECONDS[method] if part != "train"]
+        arguments = evaluate.parse([f"--run={workdir / method}", f"--only={','.join(parts)}", *more])
+        progress = story.parts(method, SECONDS[method])
+        measured[method], _ = evaluate.evaluate(arguments, progress)
+    return measured
 
 
-def compare(workdir: Path, data: Dataset) -> None:
-    """Prints what a linear classifier makes of the features; keeps the one on the trained features."""
-    model = load(workdir)
-    rows = {
-        "raw pixels": lambda image: image.reshape(len(image), -1).astype(np.float32) / 255.0,
-        "untrained network": model.untrained().embed,
-        "posterior mean" if model.bayesian else "trained network": model.embed,
-    }
-    print(f"\nlinear probe, {len(data.test.label):,} test images")
-    for name, features in rows.items():
-        fitted = probe.fit(features(data.train.image), data.train.label, classes=len(data.classes))
-        accuracy = probe.score(fitted, features(data.test.image), data.test.label)
-        print(f"  {name:22} {accuracy:6.2%}", flush=True)
-    model = dataclasses.replace(model, probe=fitted)
-    save_probe(workdir, model)
-    if model.bayesian:
-        probs = model.predict(data.test.image, draws=30).probs
-        name = "own head, 30 draws" if model.supervised else "30 weight draws"
-        print(f"  {name:22} {float(byov.metrics.top_k(probs, data.test.label, 1)):6.2%}")
-        show_posterior(model.posterior)
+def table(measured: dict[str, Evaluation]) -> str:
+    """Accuracy and calibration of each method; raw pixels and the untrained network under the same probe."""
+    columns = ("top1", "ece", "reliability", "nll")
+    header = ("accuracy", "ECE", "Brier rel.", "NLL", "kNN 20")
+    lines = [f"{'2,000 test images':34}" + "".join(f"{name:>12}" for name in header)]
+    for method, name in (("byol", "BYOL"), ("byov", "BYOV"), ("supervised_bbb", "supervised BBB")):
+        numbers: dict[str, Any] = measured[method].read("calibration") or {}
+        neighbours = (measured[method].read("probe") or {}).get("accuracy", {})
+        modes = {"mean": "mean weights", "mc": f"{numbers['draws']} draws"}
+        for mode, label in modes.items():
+            if method == "byol" and mode == "mc":
+                continue
+            values = [numbers[mode][column]["value"] for column in columns]
+            row = {"mean": "student mean", "mc": "student MC"}[mode]
+            near = f"{neighbours[row]['kNN 20']:12.1%}" if row in neighbours else f"{'':12}"
+            label = name if method == "byol" else f"{name}, {label}"
+            lines.append(
+                f"{label:34}{values[0]:12.1%}{values[1]:12.1%}"
+                + "".join(f"{v:12.3f}" for v in values[2:])
+                + near
+            )
+    accuracy = (measured["byov"].read("probe") or {})["accuracy"]
+    for row, name in (("untrained", "untrained network"), ("raw pixels", "raw pixels")):
+        lines.append(f"{name:34}{accuracy[row]['linear']:12.1%}{'':36}{accuracy[row]['kNN 20']:12.1%}")
+    return "\n".join(lines)
 
 
-def show_posterior(q: byov.Posterior) -> None:
-    """Prints sigma and signal-to-noise ratio of each kernel."""
-    layers = byov.layer_statistics(q)
-    kernels = [path for path in layers if path.endswith("kernel")]
-    print(f"\n{'posterior':42} {'mean sigma':>11} {'mean SNR':>9}")
-    for path in kernels:
-        print(f"  {path:40} {layers[path].sigma_mean:11.5f} {layers[path].snr_mean:9.2f}")
-
-
-def _arguments() -> argparse.Namespace:
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.quickstart",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--method", default="byov", choices=recipe.METHODS, help="default: byov")
-    parser.add_argument("--steps", type=int, default=300, help="optimizer steps (default: 300)")
+    parser.add_argument("--steps", type=int, help="optimizer steps of each training (default: the recipe's)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything random (default: 0)")
     parser.add_argument(
-        "--workdir", type=Path, metavar="DIR", help="where the run is kept (default: runs/quickstart/METHOD)"
+        "--workdir",
+        type=Path,
+        default=Path("runs/quickstart"),
+        metavar="DIR",
+        help="where runs and report are kept (default: %(default)s)",
     )
-    arguments = parser.parse_args()
-    if arguments.steps < 2:
+    arguments = parser.parse_args(argv)
+    if arguments.steps is not None and arguments.steps < 2:
         parser.error(f"--steps={arguments.steps} must be at least 2")
     return arguments
 

@@ -4,6 +4,8 @@ The objective is `mean loss + beta * KL / Z`. Libraries differ in Z by many orde
 decides what `beta` means: so it is chosen by name, and the temperature `beta * N / Z` is always reported.
 """
 
+NORMALIZERS = ("params", "dataset", "batches", "none")
+
 
 def normalizer(kl_norm: str, *, size: int, dataset_size: int, batch_size: int) -> float:
     """The divisor Z of the KL.

@@ -1,55 +1,76 @@
-"""Data sets by name or place: the embedded images, a folder of IDX files, an .npz file."""
+"""Data sets by name or place: embedded images, folders of images or IDX files, .npz files, tfds."""
 
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Literal, overload
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from byov_jax.data import fashion_mnist, idx
-from byov_jax.data.dataset import Dataset, Images
+from byov_jax.data import fashion_mnist, folder, idx, stack, tfds
+from byov_jax.data.dataset import Dataset, Images, Unlabelled
 
 EMBEDDED = "fashion_mnist"
+TFDS = "tfds:"
 ARRAYS = ("train_image", "train_label", "test_image", "test_label")
+IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 LARGEST_LABEL = 10**6  # no data set has more classes: a larger label is damage, not a class
 
 
-def load(source: str) -> Dataset:
-    """Reads a whole data set into memory.
+@overload
+def load(source: Literal["fashion_mnist"], *, resize: int = 0) -> Dataset: ...
+@overload
+def load(source: str, *, resize: int = 0) -> Dataset | Unlabelled: ...
+def load(source: str, *, resize: int = 0) -> Dataset | Unlabelled:
+    """Reads a whole data set into memory; what cannot be read is a ValueError or an OSError of one line.
 
     Args:
-      source: "fashion_mnist" for the embedded subset; a folder with the four IDX files of MNIST and its
-        kin, gzipped or not; or an .npz file with `train_image`, `train_label`, `test_image`, `test_label`
-        (uint8 [n, height, width, channels] and integers [n]) and, if you like, `classes` (their names).
+      source: "fashion_mnist" for the embedded subset; "tfds:NAME" for a data set that tfds has prepared; a
+        folder of images, `train/CLASS/*.jpg` or unlabelled (see `folder.find`); a folder with the four IDX
+        files of MNIST and its kin, gzipped or not; or an .npz file with `train_image`, `train_label`,
+        `test_image`, `test_label` (uint8 [n, height, width, channels] and integers [n]) and, if you like,
+        `classes` (their names).
+      resize: side of the central squares that images are cropped and resized to; 0 leaves them as they are.
     """
+    if resize < 0:
+        raise ValueError(f"config.data.resize={resize} must be a size in pixels, or 0 for images as they are")
     path = Path(source)
     if source == EMBEDDED:
-        return fashion_mnist.load()
-    if path.is_dir():
-        return _from_idx(path)
+        return _resized(fashion_mnist.load(), resize)
+    if source.startswith(TFDS):
+        return tfds.load(source.removeprefix(TFDS), resize=resize)
+    if source and path.is_dir():
+        return _resized(_from_idx(path), resize) if _has_idx(path) else folder.load(path, resize=resize)
     if path.suffix == ".npz" and path.is_file():
-        return _from_npz(path)
+        return _resized(_from_npz(path), resize)
     raise ValueError(
-        f"data {source!r} is neither {EMBEDDED!r}, nor a folder with IDX files, nor an .npz file that exists"
+        f"data {source!r} is neither {EMBEDDED!r}, nor {TFDS}NAME, nor a folder or an .npz file that exists"
     )
 
 
-def find_idx(folder: Path, name: str) -> Path:
-    """The IDX file of that name in `folder`, gzipped or not."""
-    for path in (folder / f"{name}.gz", folder / name):
+def find_idx(place: Path, name: str) -> Path:
+    """The IDX file of that name in the folder `place`, gzipped or not."""
+    for path in (place / f"{name}.gz", place / name):
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{folder} has neither {name}.gz nor {name}")
+    raise FileNotFoundError(f"{place} has neither {name}.gz nor {name}")
 
 
-def _from_idx(folder: Path) -> Dataset:
-    splits = []
-    for split in ("train", "t10k"):
-        image = idx.read(find_idx(folder, f"{split}-images-idx3-ubyte"))
-        label = idx.read(find_idx(folder, f"{split}-labels-idx1-ubyte"))
-        splits.append(_images(folder, image[..., None], label))
-    return _dataset(folder, splits[0], splits[1], classes=None)
+def _has_idx(place: Path) -> bool:
+    return any((place / f"{name}{suffix}").is_file() for name in IDX for suffix in ("", ".gz"))
+
+
+def _from_idx(place: Path) -> Dataset:
+    train_image, train_label, test_image, test_label = (idx.read(find_idx(place, name)) for name in IDX)
+    train = _images(place, train_image[..., None], train_label)
+    test = _images(place, test_image[..., None], test_label)
+    return _dataset(place, train, test, classes=None)
 
 
 def _from_npz(file: Path) -> Dataset:
@@ -92,3 +113,8 @@ def _dataset(place: Path, train: Images, test: Images, classes: np.ndarray | Non
             f"{place}: labels go up to {largest}, which needs {largest + 1} classes; they are {names.shape}"
         )
     return Dataset(train, test, tuple(str(name) for name in names))
+
+
+def _resized(data: Dataset, resize: int) -> Dataset:
+    train, test = (images._replace(image=stack.resized(images.image, resize)) for images in data[:2])
+    return data._replace(train=train, test=test)

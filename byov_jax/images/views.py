@@ -7,8 +7,7 @@ x1, x2 = views(image_keys(key, jnp.arange(len(images))), images, config)
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,28 +104,40 @@ class Views:
         return views(keys, images, self)
 
 
-def imagenet(size: int = 224) -> Views:
-    """T and T' of the paper for large colour images."""
+def imagenet(size: int = 224, **fields: Any) -> Views:
+    """T and T' of the paper for large colour images.
+
+    Here and below, `fields` are fields of `View` that replace those of both.
+    """
     return Views(
-        first=View(size),
-        second=View(size, blur=0.1, solarize=0.2),
+        first=View(**({"size": size} | fields)),
+        second=View(**({"size": size, "blur": 0.1, "solarize": 0.2} | fields)),
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
     )
 
 
-def small_color(size: int = 32) -> Views:
+def small_color(size: int = 32, **fields: Any) -> Views:
     """For CIFAR and its like: no blur, and crops of at least a fifth of the image."""
-    view = partial(View, size, area=(0.2, 1.0), blur=0.0)
+    view: dict[str, Any] = {"size": size, "area": (0.2, 1.0), "blur": 0.0}
     return Views(
-        first=view(), second=view(solarize=0.2), mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
+        first=View(**(view | fields)),
+        second=View(**(view | {"solarize": 0.2} | fields)),
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
     )
 
 
-def small_gray(size: int = 28) -> Views:
+def small_gray(size: int = 28, **fields: Any) -> Views:
     """For Fashion-MNIST and its like: as `small_color`, the jitter reduced to brightness and contrast."""
-    view = partial(View, size, area=(0.3, 1.0), saturation=0.0, hue=0.0, grayscale=0.0, blur=0.0)
-    return Views(first=view(), second=view(solarize=0.2), mean=(0.2860,), std=(0.3530,))
+    colorless = {"saturation": 0.0, "hue": 0.0, "grayscale": 0.0}
+    view: dict[str, Any] = {"size": size, "area": (0.3, 1.0), "blur": 0.0} | colorless
+    return Views(
+        first=View(**(view | fields)),
+        second=View(**(view | {"solarize": 0.2} | fields)),
+        mean=(0.2860,),
+        std=(0.3530,),
+    )
 
 
 def image_keys(key: Key[Array, ""], indices: Int[Array, " batch"]) -> Key[Array, " batch"]:

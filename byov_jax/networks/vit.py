@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 Images = Float[Array, "batch height width channels"]
 Tokens = Float[Array, "batch tokens features"]
 Features = Float[Array, "batch features"]
+Initializer = nn.initializers.Initializer
 
 SIZES = {
     "Ti": {"width": 192, "depth": 12, "heads": 3},
@@ -22,8 +23,7 @@ SIZES = {
     "L": {"width": 1024, "depth": 24, "heads": 16},
 }
 
-kernel_init = nn.initializers.truncated_normal(stddev=0.02)
-Dense = partial(nn.Dense, kernel_init=kernel_init)
+truncated_normal = nn.initializers.truncated_normal
 LayerNorm = partial(nn.LayerNorm, epsilon=1e-6, use_fast_variance=False)
 
 
@@ -53,7 +53,10 @@ class ViT(nn.Module):
       depth: number of blocks.
       heads: attention heads; they divide `width`.
       mlp_width: hidden features of a block's MLP; 4 * width if None.
-      pool: "token" reads a class token, "mean" averages the patches (and there is no class token).
+      pool: "token" reads a class token, "mean" averages the patches, "concat" puts them side by side, so
+        that the features say where things are (with both there is no class token).
+      init_std: standard deviation of the initial weights. 0.02 is the paper's, for a width of 768; at a
+        width of 100 or less it makes a nearly linear network, which 1 / sqrt(width) does not.
       positions: "learned", or "sincos" for the fixed 2-D embedding of MoCo-v3 (Chen et al., 2021).
       drop_path: stochastic depth; the rate rises linearly from 0 at the first block to this at the last.
       frozen_patch: keep the random patch projection, in the collection "frozen" instead of "params"
@@ -69,6 +72,7 @@ class ViT(nn.Module):
     heads: int
     mlp_width: int | None = None
     pool: str = "token"
+    init_std: float = 0.02
     positions: str = "learned"
     drop_path: float = 0.0
     frozen_patch: bool = False
@@ -79,8 +83,10 @@ class ViT(nn.Module):
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"width={self.width} is not a multiple of heads={self.heads}")
-        if self.pool not in ("token", "mean"):
-            raise ValueError(f"pool={self.pool!r}: expected 'token' or 'mean'")
+        if self.pool not in ("token", "mean", "concat"):
+            raise ValueError(f"pool={self.pool!r}: expected 'token', 'mean' or 'concat'")
+        if not self.init_std > 0:
+            raise ValueError(f"init_std={self.init_std}: expected a positive number")
         if self.positions not in ("learned", "sincos"):
             raise ValueError(f"positions={self.positions!r}: expected 'learned' or 'sincos'")
         if self.positions == "sincos" and self.width % 4:
@@ -103,7 +109,8 @@ class ViT(nn.Module):
     @nn.compact
     def _encode(self, x: Array, train: bool) -> tuple[Array, Array]:
         block_class = nn.remat(Block, prevent_cse=not self.scan) if self.remat else Block
-        block = partial(block_class, self.heads, self.mlp_width or 4 * self.width, self.dtype)
+        mlp_width, init = self.mlp_width or 4 * self.width, truncated_normal(self.init_std)
+        block = partial(block_class, self.heads, mlp_width, self.dtype, init)
         dropping = train and self.drop_path > 0 and self.has_rng("drop_path")
         rates = np.linspace(0, self.drop_path, self.depth, dtype=np.float32) if dropping else None
 
@@ -132,15 +139,16 @@ class ViT(nn.Module):
     def _embed(self, x: Array) -> Array:
         """Turn images into patch tokens with positions, after the class token if there is one."""
         batch, height, width, _ = x.shape
+        init = truncated_normal(self.init_std)
         tokens = PatchEmbedding(
-            self.patch, self.width, self.frozen_patch, self.dtype, name="patch_embedding"
+            self.patch, self.width, self.frozen_patch, self.dtype, init, name="patch_embedding"
         )(x)
         if self.pool == "token":
-            class_token = self.param("class_token", kernel_init, (1, 1, self.width))
+            class_token = self.param("class_token", init, (1, 1, self.width))
             class_token = jnp.broadcast_to(class_token.astype(tokens.dtype), (batch, 1, self.width))
             tokens = jnp.concatenate([class_token, tokens], axis=1)
         if self.positions == "learned":
-            positions = self.param("position_embedding", kernel_init, (1, *tokens.shape[1:]))
+            positions = self.param("position_embedding", init, (1, *tokens.shape[1:]))
         else:
             positions = sincos(height // self.patch, width // self.patch, self.width)
             positions = jnp.pad(positions, ((tokens.shape[1] - len(positions), 0), (0, 0)))[None]
@@ -154,6 +162,7 @@ class PatchEmbedding(nn.Module):
     width: int
     frozen: bool
     dtype: DTypeLike | None
+    kernel_init: Initializer = truncated_normal(0.02)
 
     @nn.compact
     def __call__(self, x: Images) -> Tokens:
@@ -164,14 +173,14 @@ class PatchEmbedding(nn.Module):
                 f"a {height}x{width} image does not divide into patches of {p}x{p}: "
                 f"resize or pad it to a multiple of {p}, or choose another patch"
             )
-        kernel = self._weight("kernel", kernel_init, (p, p, channels, self.width))
+        kernel = self._weight("kernel", self.kernel_init, (p, p, channels, self.width))
         bias = self._weight("bias", nn.initializers.zeros, (self.width,))
         x = x.reshape(batch, height // p, p, width // p, p, channels).transpose(0, 1, 3, 2, 4, 5)
         x = x.reshape(batch, -1, p * p * channels)
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         return x @ kernel.reshape(-1, self.width) + bias[None, None]
 
-    def _weight(self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]) -> Array:
+    def _weight(self, name: str, init: Initializer, shape: tuple[int, ...]) -> Array:
         if not self.frozen:
             return self.param(name, init, shape)
         return self.variable("frozen", name, lambda: init(self.make_rng("params"), shape)).value
@@ -183,12 +192,13 @@ class Block(nn.Module):
     heads: int
     mlp_width: int
     dtype: DTypeLike | None
+    kernel_init: Initializer = truncated_normal(0.02)
 
     @nn.compact
     def __call__(self, tokens: Tokens, rate: ArrayLike | None) -> Tokens:
         branches = {
-            "attention": Attention(self.heads, self.dtype, name="attention"),
-            "mlp": FeedForward(self.mlp_width, self.dtype, name="mlp"),
+            "attention": Attention(self.heads, self.dtype, self.kernel_init, name="attention"),
+            "mlp": FeedForward(self.mlp_width, self.dtype, self.kernel_init, name="mlp"),
         }
         for name, branch in branches.items():
             update = branch(LayerNorm(dtype=self.dtype, name=f"norm_{name}")(tokens))
@@ -201,14 +211,16 @@ class Attention(nn.Module):
 
     heads: int
     dtype: DTypeLike | None
+    kernel_init: Initializer = truncated_normal(0.02)
 
     @nn.compact
     def __call__(self, x: Tokens) -> Tokens:
         batch, tokens, width = x.shape
-        qkv = Dense(3 * width, dtype=self.dtype, name="qkv")(x)
+        Dense = partial(nn.Dense, dtype=self.dtype, kernel_init=self.kernel_init)
+        qkv = Dense(3 * width, name="qkv")(x)
         q, k, v = jnp.split(qkv.reshape(batch, tokens, 3 * self.heads, -1), 3, axis=2)
         x = jax.nn.dot_product_attention(q, k, v).reshape(batch, tokens, width)
-        return Dense(width, dtype=self.dtype, name="out")(x)
+        return Dense(width, name="out")(x)
 
 
 class FeedForward(nn.Module):
@@ -216,11 +228,13 @@ class FeedForward(nn.Module):
 
     width: int
     dtype: DTypeLike | None
+    kernel_init: Initializer = truncated_normal(0.02)
 
     @nn.compact
     def __call__(self, x: Tokens) -> Tokens:
-        hidden = nn.gelu(Dense(self.width, dtype=self.dtype, name="up")(x), approximate=False)
-        return Dense(x.shape[-1], dtype=self.dtype, name="down")(hidden)
+        Dense = partial(nn.Dense, dtype=self.dtype, kernel_init=self.kernel_init)
+        hidden = nn.gelu(Dense(self.width, name="up")(x), approximate=False)
+        return Dense(x.shape[-1], name="down")(hidden)
 
 
 def drop_path(key: Array, x: Tokens, rate: ArrayLike) -> Array:
@@ -231,8 +245,10 @@ def drop_path(key: Array, x: Tokens, rate: ArrayLike) -> Array:
 
 
 def pool(tokens: Tokens, how: str) -> Features:
-    """Return the first token or the mean of all, in float32."""
-    return tokens[:, 0].astype(jnp.float32) if how == "token" else tokens.mean(axis=1, dtype=jnp.float32)
+    """Return the first token, the mean of all, or all of them side by side, in float32."""
+    if how == "mean":
+        return tokens.mean(axis=1, dtype=jnp.float32)
+    return (tokens[:, 0] if how == "token" else tokens.reshape(len(tokens), -1)).astype(jnp.float32)
 
 
 def sincos(rows: int, columns: int, width: int) -> Float[Array, "positions features"]:

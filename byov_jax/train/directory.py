@@ -1,7 +1,9 @@
 """The run directory: what lies where, and the config in and out.
 
 config.json        the exact config
-environment.json   versions and devices
+environment.json   versions, devices, the commit
+metrics.jsonl      one JSON object a line: what training showed
+posterior.jsonl    sigma and signal-to-noise ratio of every layer over training
 checkpoints/       training states
 probe.npz          the linear classifier on the run's frozen features
 evaluation.json    every measurement, with the arrays behind it in evaluation/
@@ -12,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from byov_jax.train import recipe
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
+POSTERIOR = "posterior.jsonl"
 CHECKPOINTS = "checkpoints"
 PROBE = "probe.npz"
 EVALUATION = "evaluation.json"
@@ -39,6 +44,40 @@ def create(run: Path, config: dict[str, Any]) -> None:
     run.mkdir(parents=True, exist_ok=True)
     write_json(run / CONFIG, config)
     write_json(run / ENVIRONMENT, environment())
+
+
+def check_same(run: Path, config: dict[str, Any]) -> bool:
+    """Whether `run` holds a run with this config; False if it is not there or empty.
+
+    A directory with anything else in it is a RunError that shows the difference.
+    """
+    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+        return False
+    if not run.is_dir():
+        raise RunError(f"workdir {run} is a file: choose another --workdir")
+    if not (run / CONFIG).is_file():
+        raise RunError(f"workdir {run} is neither empty nor a run directory: choose another --workdir")
+    different = differences(read_config(run), recipe.complete(config))
+    if different:
+        shown = "; ".join(f"{key} is {there!r} there, {here!r} here" for key, there, here in different[:5])
+        more = f"; and {len(different) - 5} more" if len(different) > 5 else ""
+        raise RunError(f"workdir {run} holds another run: {shown}{more}; choose another --workdir")
+    return True
+
+
+def differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The keys, dotted, in which two configs differ, with both values; None where one lacks the key."""
+    mine, theirs = (dict(_flat(json.loads(json.dumps(config)))) for config in (first, second))
+    keys = [*mine, *(key for key in theirs if key not in mine)]
+    return [(key, mine.get(key), theirs.get(key)) for key in keys if mine.get(key) != theirs.get(key)]
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def read_config(run: Path) -> dict[str, Any]:
@@ -61,21 +100,31 @@ def read_config(run: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and devices of this process."""
+    """Versions and devices of this process, and the commit of the code if it is in a git repository."""
     devices = jax.devices()
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = None
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "devices": [f"{device.platform}:{device.device_kind}" for device in devices],
+        "commit": commit,
     }
 
 
 def write_json(file: Path, value: Any) -> None:
     """Writes JSON through a temporary file, so that a reader sees the old or the new and never a part."""
-    text = json.dumps(value, indent=2, sort_keys=True, default=_plain, allow_nan=False)
+    write_text(file, json.dumps(value, indent=2, sort_keys=True, default=_plain, allow_nan=False) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Writes text in the same way."""
     with _replacing(file) as temporary:
-        temporary.write_text(text + "\n")
+        temporary.write_text(text)
 
 
 def write_arrays(file: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -1,16 +1,20 @@
-"""The plain loop: data on the device, one compiled step, batches in an order that depends on (seed, step)."""
+"""The loop: data on the devices, one compiled step, batches in an order that depends on (seed, step)."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from byov_jax.data.order import batch_indices
 from byov_jax.train.methods import Method
 from byov_jax.train.objectives import Batch
 from byov_jax.train.step import Info, State
+
+AHEAD = 2
 
 
 class Progress(NamedTuple):
@@ -21,10 +25,25 @@ class Progress(NamedTuple):
     info: Info
 
 
+def initial(method: Method, data: Batch, seed: int) -> State:
+    """The state before the first step; of the data only shapes and dtypes matter."""
+    return method.init(_keys(seed)[0], jax.tree.map(lambda x: x[:1], data))
+
+
 def run(
-    method: Method, data: Batch, *, seed: int, steps: int, batch_size: int, report_every: int = 1
+    method: Method,
+    data: Batch,
+    *,
+    seed: int,
+    steps: int,
+    batch_size: int,
+    state: State | None = None,
+    devices: Sequence[jax.Device] | None = None,
 ) -> Iterator[Progress]:
-    """Trains for `steps` steps on a data set that fits on the device; yields at each report and at the end.
+    """Trains to step `steps` on a data set that fits on a device; yields after every step.
+
+    The host runs at most `AHEAD` steps ahead of the devices: enough to keep them busy, and whoever stops the
+    loop need not wait for a long queue.
 
     Args:
       method: what to train.
@@ -32,22 +51,40 @@ def run(
       seed: decides initialisation, data order, views and weight draws.
       steps: optimizer steps.
       batch_size: images per step.
-      report_every: steps between two reports; between them nothing waits for the device.
+      state: where to go on; the `initial` one if None. It is donated.
+      devices: among which each batch is divided, one of them if None.
 
     Yields:
       `Progress`. Its state is donated to the next step: read what you need before going on.
     """
-    init_key, step_key = jax.random.split(jax.random.key(seed))
+    mesh = jax.make_mesh(
+        (len(devices or (0,)),),
+        ("data",),
+        axis_types=(AxisType.Auto,),
+        devices=list(devices or jax.devices()[:1]),
+    )
+    if batch_size % mesh.size:
+        raise ValueError(f"a batch of {batch_size} images cannot be divided among {mesh.size} devices")
+    everywhere, divided = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     size = data.image.shape[0]
-    data = jax.device_put(data)
-    state = method.init(init_key, jax.tree.map(lambda x: x[:batch_size], data))
+    data = jax.device_put(data, everywhere)
+    state = jax.device_put(initial(method, data, seed) if state is None else state, everywhere)
+    root = _keys(seed)[1]
 
-    @partial(jax.jit, donate_argnums=0)
+    @partial(jax.jit, donate_argnums=0, out_shardings=everywhere)
     def advance(state: State, data: Batch, indices) -> tuple[State, Info]:
-        return method.step(state, jax.tree.map(lambda x: x[indices], data), step_key)
+        return method.step(state, jax.tree.map(lambda x: x[indices], data), root)
 
-    for step in range(1, steps + 1):
-        indices = batch_indices(seed, step - 1, size, batch_size).astype(np.int32)
-        state, info = advance(state, data, indices)
-        if step % report_every == 0 or step == steps:
-            yield Progress(step, state, info)
+    queue: deque[Info] = deque()
+    for step in range(int(state.step), steps):
+        indices = batch_indices(seed, step, size, batch_size).astype(np.int32)
+        state, info = advance(state, data, jax.device_put(indices, divided))
+        queue.append(info)
+        if len(queue) > AHEAD:
+            jax.block_until_ready(queue.popleft())
+        yield Progress(step + 1, state, info)
+
+
+def _keys(seed: int) -> tuple[jax.Array, jax.Array]:
+    init_key, step_key = jax.random.split(jax.random.key(seed))
+    return init_key, step_key

@@ -20,7 +20,7 @@ from byov_jax.bayes import posterior, priors, scale
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.priors import Prior
 from byov_jax.bayes.select import Where
-from byov_jax.train import objectives, schedules, teacher
+from byov_jax.train import objectives, online, schedules, teacher
 from byov_jax.train.objectives import Batch, Objective, ViewsFn
 from byov_jax.train.schedules import Schedule
 from byov_jax.train.step import Info, Settings, State, make_step
@@ -55,6 +55,7 @@ def byov(
     draw_per_view: bool = False,
     accumulate: int = 1,
     axis_name: str | None = None,
+    classes: int = 0,
 ) -> Method:
     """Bootstrap Your Own Variance: BYOL with a Bayesian student.
 
@@ -78,6 +79,8 @@ def byov(
         remains one optimizer step, one EMA update and one tick of every schedule.
       axis_name: the pmap axis, if the step runs under one: every device draws its own weights, gradients
         and statistics are averaged over it.
+      classes: of the batches' labels, for an online linear probe that follows training behind a
+        stop-gradient; 0 for none.
     """
     return _method(
         student,
@@ -88,6 +91,7 @@ def byov(
         teacher_of=teacher.init,
         prior=prior or priors.standard(),
         settings=_settings(beta, tau, kl_norm, dataset_size, draws, draw_per_view, accumulate, axis_name),
+        classes=classes,
     )
 
 
@@ -99,6 +103,7 @@ def byol(
     tau: float | Schedule,
     accumulate: int = 1,
     axis_name: str | None = None,
+    classes: int = 0,
 ) -> Method:
     """Bootstrap Your Own Latent, the deterministic baseline. Args as in `byov`."""
     return _method(
@@ -110,6 +115,7 @@ def byol(
         teacher_of=teacher.init,
         prior=priors.standard(),
         settings=_settings(0.0, tau, "none", 1, 1, False, accumulate, axis_name),
+        classes=classes,
     )
 
 
@@ -177,12 +183,13 @@ def _method(
     teacher_of: Callable[[dict, dict], teacher.Teacher],
     prior: Prior,
     settings: Settings,
+    classes: int = 0,
 ) -> Method:
     @jax.jit
     def init(key: Array, batch: Batch) -> State:
         keys = jax.random.split(jax.random.key(0), batch.image.shape[0])
         view, _ = jax.eval_shape(views, keys, batch.image)
-        variables = module.init(key, jnp.zeros((1, *view.shape[1:]), view.dtype))
+        output, variables = module.init_with_output(key, jnp.zeros((1, *view.shape[1:]), view.dtype))
         params = variables.pop("params")
         q = posterior_of(params)
         initial_teacher = teacher_of(q.mean, variables)
@@ -193,6 +200,7 @@ def _method(
             teacher=initial_teacher,
             prior=prior.init(q, initial_teacher.params),
             optimizer=optimizer.init(q),
+            online=online.init(output.encoder.shape[-1], classes) if classes else online.none(),
         )
 
     return Method(init, make_step(objective, optimizer, prior, settings))

@@ -1,6 +1,6 @@
 """The two data terms, as functions of drawn weights: BYOL's cosine loss and the cross-entropy.
 
-`objective(weights, stats, teacher, batch, image_keys, drop_path_key) -> (loss, (stats, monitors))`, where
+`objective(weights, stats, teacher, batch, image_keys, drop_path_key) -> (loss, Outcome(...))`, where
 `weights` are two sets of parameters, one for each view and mostly one and the same. Both augment on the
 device; neither knows whether its weights were drawn or are a point estimate.
 """
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, UInt8
 
 from byov_jax.train.teacher import Teacher
 
-Objective = Callable[..., tuple[Array, tuple[dict, "Monitors"]]]
+Objective = Callable[..., tuple[Array, "Outcome"]]
 AnyArray = Array | np.ndarray
 ViewsFn = Callable[[Any, Any], tuple[Array, Array]]
 
@@ -43,6 +43,14 @@ class Monitors(NamedTuple):
     accuracy: Float[Array, ""] | None = None
 
 
+class Outcome(NamedTuple):
+    """What a data term leaves besides the loss: new statistics, monitors, features of the first view."""
+
+    stats: dict[str, Any]
+    monitors: Monitors
+    features: Float[Array, "batch features"]
+
+
 def bootstrap(student, views: ViewsFn) -> Objective:
     """BYOL: the prediction for one view must match the teacher's projection of the other, both ways round.
 
@@ -63,7 +71,8 @@ def bootstrap(student, views: ViewsFn) -> Objective:
         cosine = _cosine(taps1.predictor, z2) + _cosine(taps2.predictor, z1)
         loss = jnp.mean(4.0 - 2.0 * cosine)
         new_stats = jax.tree.map(lambda a, b: 0.5 * (a + b), stats1, stats2)
-        return loss, (new_stats, Monitors(embedding_std(taps1.projector), cosine=jnp.mean(cosine) / 2.0))
+        monitors = Monitors(embedding_std(taps1.projector), cosine=jnp.mean(cosine) / 2.0)
+        return loss, Outcome(new_stats, monitors, taps1.encoder)
 
     return objective
 
@@ -79,7 +88,7 @@ def classification(classifier, views: ViewsFn) -> Objective:
         loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(output.logits, batch.label))
         hits = jnp.equal(jnp.argmax(output.logits, axis=-1), batch.label)
         monitors = Monitors(embedding_std(output.encoder), accuracy=jnp.mean(hits.astype(jnp.float32)))
-        return loss, (new_stats, monitors)
+        return loss, Outcome(new_stats, monitors, output.encoder)
 
     return objective
 

@@ -21,21 +21,31 @@ DEFAULTS: dict[str, Any] = {
     "steps": 1000,
     "batch_size": 256,
     "accumulate": 1,
-    "data": {"source": "fashion_mnist", "size": 0, "image": (), "classes": 0},  # filled in from the data
+    "data": {
+        "source": "fashion_mnist",  # embedded; or a folder, an .npz file, tfds:NAME
+        "resize": 0,  # side to which a folder's images are resized; 0 leaves them as they are
+        "size": 0,  # this and the next two are filled in from the data
+        "image": (),
+        "classes": 0,
+    },
     "encoder": {"name": "vit"},  # vit | resnet, and the fields of networks.vit(...) or networks.resnet(...)
     "projector": {"widths": (4096, 256), "norm": "batch"},
     "predictor": {"widths": (4096, 256), "norm": "batch"},
-    "views": {"name": "small_gray"},  # imagenet | small_color | small_gray, and their size
+    "views": {"name": "small_gray"},  # imagenet | small_color | small_gray, and fields of views.View
     "optimizer": {"name": "adamw", "learning_rate": 1e-3, "warmup": 0},  # adamw | lars, and their arguments
     "prior": "standard",  # standard | teacher_mean | teacher_moments
     "where": "all",
     "log_var": -10.0,
     "beta_start": 0.0,
     "beta_end": 0.3,
+    "beta_steps": 0,  # steps from beta_start to beta_end; 0 for the whole training
     "kl_norm": "params",
     "tau": 0.99,
     "draws": 1,
     "draw_per_view": False,
+    "log_every": 50,  # steps between two lines of metrics.jsonl
+    "monitor_every": 0,  # steps between two looks at held-out images and at the posterior; 0 for an epoch
+    "save_every": 0,  # steps between two checkpoints; 0 for an epoch
 }
 OPEN = ("encoder", "views", "optimizer")
 """Sections whose other fields are arguments of what they name."""
@@ -80,12 +90,15 @@ def method(config: Mapping[str, Any], module: Any) -> Method:
     arguments: dict[str, Any] = {"views": views(config), "accumulate": config["accumulate"]}
     if name == "byov" or name == "byol":
         arguments["tau"] = schedules.ema_cosine(config["tau"], config["steps"])
+        arguments["classes"] = config["data"]["classes"]
     if name == "byov":
         arguments["draw_per_view"] = config["draw_per_view"]
     if name == "byov" or name == "supervised_bbb":
         arguments |= {
             "dataset_size": config["data"]["size"],
-            "beta": schedules.cosine(config["beta_start"], config["beta_end"], config["steps"]),
+            "beta": schedules.cosine(
+                config["beta_start"], config["beta_end"], config["beta_steps"] or config["steps"]
+            ),
             "prior": PRIORS[_choose("prior", config["prior"], PRIORS)](),
         }
         arguments |= {key: config[key] for key in ("kl_norm", "where", "log_var", "draws")}

@@ -12,8 +12,10 @@ from byov_jax.bayes import posterior, scale
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.priors import Prior, PriorState
 from byov_jax.images import image_keys
+from byov_jax.train import online as probes
 from byov_jax.train import teacher as teachers
 from byov_jax.train.objectives import Batch, Objective
+from byov_jax.train.online import Online
 from byov_jax.train.optimizer import learning_rate
 from byov_jax.train.schedules import Schedule
 from byov_jax.train.teacher import Teacher
@@ -29,6 +31,7 @@ class State(NamedTuple):
       teacher: the EMA teacher; empty for supervised methods.
       prior: what the prior remembers.
       optimizer: optax's state.
+      online: the linear probe that follows training.
     """
 
     step: Int[Array, ""]
@@ -37,6 +40,7 @@ class State(NamedTuple):
     teacher: Teacher
     prior: PriorState
     optimizer: Any
+    online: Online
 
 
 class Info(NamedTuple):
@@ -55,6 +59,8 @@ class Info(NamedTuple):
       learning_rate: of the means.
       tau: the teacher's momentum.
       gradient_norm: global norm before clipping, over means and log-variances.
+      probe_loss: cross-entropy of the online probe on the training batch; None without one.
+      probe_accuracy: its accuracy there.
     """
 
     loss: Float[Array, ""]
@@ -69,6 +75,8 @@ class Info(NamedTuple):
     learning_rate: Any
     tau: Any
     gradient_norm: Float[Array, ""]
+    probe_loss: Float[Array, ""] | None
+    probe_accuracy: Float[Array, ""] | None
 
 
 class Settings(NamedTuple):
@@ -102,7 +110,9 @@ def make_step(
         beta, tau = settings.beta(state.step), settings.tau(state.step)
         z = _normalizer(state, batch, settings)
 
-        loss, gradient, stats, monitors = _data_term(objective, state, batch, streams, settings)
+        loss, (gradient, probe_gradient), stats, monitors, probe = _data_term(
+            objective, state, batch, streams, settings
+        )
         kl, kl_gradient = jax.value_and_grad(posterior.kl)(
             state.posterior, *prior.moments(state.prior, state.teacher.params)
         )
@@ -117,6 +127,7 @@ def make_step(
             teacher=teachers.update(state.teacher, q.mean, stats, tau),
             prior=prior.update(state.prior, state.teacher.params, q.mean, tau),
             optimizer=optimizer_state,
+            online=probes.update(state.online, probe_gradient),
         )
         info = Info(
             loss=loss,
@@ -131,6 +142,8 @@ def make_step(
             learning_rate=learning_rate(optimizer_state),
             tau=tau,
             gradient_norm=optax.tree.norm(gradient),
+            probe_loss=probe[0],
+            probe_accuracy=probe[1],
         )
         return new_state, info
 
@@ -138,49 +151,57 @@ def make_step(
 
 
 def _data_term(objective: Objective, state: State, batch: Batch, streams: Streams, settings: Settings):
-    """Loss, its gradient, batch statistics and monitors, averaged over draws, micro-batches and devices."""
+    """Loss, gradients, statistics, monitors, averaged over draws, micro-batches and devices."""
     axis = settings.axis_name
     device = 0 if axis is None else jax.lax.axis_index(axis)
     weights_key = streams.weights if axis is None else jax.random.fold_in(streams.weights, device)
     size = batch.image.shape[0]
     keys = image_keys(streams.views, device * size + jnp.arange(size))
 
-    def piece(q: Posterior, stats: dict, index, part: tuple[Batch, Array]):
+    def piece(trained: tuple[Posterior, dict], stats: dict, index, part: tuple[Batch, Array]):
+        q, probe = trained
         draw_key = jax.random.fold_in(weights_key, index // settings.accumulate)
         weights = _draw(draw_key, q, settings.draw_per_view)
         drop_path_key = jax.random.fold_in(jax.random.fold_in(streams.drop_path, index), device)
-        return objective(weights, stats, state.teacher, *part, drop_path_key)
+        loss, outcome = objective(weights, stats, state.teacher, *part, drop_path_key)
+        if not probe:
+            return loss, (outcome.stats, (loss, outcome.monitors, (None, None)))
+        # The probe's loss ends at a stop-gradient: the two parts of the sum have no parameter in common.
+        probe_loss, accuracy = probes.loss(probe, outcome.features, part[0].label)
+        return loss + probe_loss, (outcome.stats, (loss, outcome.monitors, (probe_loss, accuracy)))
 
-    (loss, (stats, monitors)), gradient = _averaged(
-        jax.value_and_grad(piece, has_aux=True), state, (batch, keys), settings
+    (stats, (loss, monitors, probe)), gradient = _averaged(
+        jax.grad(piece, has_aux=True), state, (batch, keys), settings
     )
     if axis is not None:
-        loss, stats, monitors, gradient = jax.lax.pmean((loss, stats, monitors, gradient), axis)
-    return loss, gradient, stats, monitors
+        loss, stats, monitors, gradient, probe = jax.lax.pmean((loss, stats, monitors, gradient, probe), axis)
+    return loss, gradient, stats, monitors, probe
 
 
-def _averaged(piece_and_gradient, state: State, batch: tuple[Batch, Array], settings: Settings):
+def _averaged(gradient_of_piece, state: State, batch: tuple[Batch, Array], settings: Settings):
     """Mean over draws x micro-batches, one after the other, so that memory is that of one of them."""
+    trained = (state.posterior, state.online.params)
     pieces = settings.draws * settings.accumulate
     if pieces == 1:
-        return piece_and_gradient(state.posterior, state.stats, 0, batch)
+        gradient, aux = gradient_of_piece(trained, state.stats, 0, batch)
+        return aux, gradient
 
     parts = _micro_batches(batch, settings.accumulate)
 
     def evaluate(stats, index):
         part = jax.tree.map(lambda x: x[index % settings.accumulate], parts)
-        return piece_and_gradient(state.posterior, stats, index, part)
+        return gradient_of_piece(trained, stats, index, part)
 
     def body(carry, index):
         stats, total = carry
-        (loss, (stats, monitors)), gradient = evaluate(stats, index)
-        total = jax.tree.map(lambda t, x: t + x / pieces, total, (loss, monitors, gradient))
+        gradient, (stats, shown) = evaluate(stats, index)
+        total = jax.tree.map(lambda t, x: t + x / pieces, total, (shown, gradient))
         return (stats, total), None
 
-    (loss, (_, monitors)), gradient = jax.eval_shape(evaluate, state.stats, 0)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss, monitors, gradient))
-    (stats, (loss, monitors, gradient)), _ = jax.lax.scan(body, (state.stats, zeros), jnp.arange(pieces))
-    return (loss, (stats, monitors)), gradient
+    gradient, (_, shown) = jax.eval_shape(evaluate, state.stats, 0)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shown, gradient))
+    (stats, (shown, gradient)), _ = jax.lax.scan(body, (state.stats, zeros), jnp.arange(pieces))
+    return (stats, shown), gradient
 
 
 def _micro_batches(batch, count: int):

@@ -3,12 +3,15 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from byov_jax.evaluate import bootstrap, comparison, shift
 from experiments.measure.numbers import gain, metrics
 from experiments.measure.subject import Result, Subject
 
 RESAMPLES = 1000
+EXAMPLES = 12
+"""How many of the most certain test images are kept to be looked at, and how many of the least certain."""
 
 
 def measure_calibration(subject: Subject) -> Result:
@@ -21,8 +24,13 @@ def measure_calibration(subject: Subject) -> Result:
         probs = subject.teacher.predict(subject.data.test.image).probs
         measured["teacher"] = comparison.measure(probs, label, counts)
     subject.tick(3)
-    numbers: dict[str, Any] = {"images": len(label), "draws": subject.options.draws}
+    numbers: dict[str, Any] = {
+        "images": len(label),
+        "draws": subject.options.draws,
+        "classes": subject.data.classes,
+    }
     arrays: dict[str, Any] = {"label": label}
+    arrays |= examples(np.asarray(subject.predictions.mc.entropy), subject.data.test.image)
     for mode, found in measured.items():
         numbers[mode] = metrics(found)
         bins, curve = found.report.reliability_bins, found.report.risk_coverage
@@ -49,3 +57,21 @@ def measure_calibration(subject: Subject) -> Result:
     }
     subject.tick(3)
     return Result(numbers, arrays)
+
+
+def examples(entropy: np.ndarray, image: np.ndarray) -> dict[str, np.ndarray]:
+    """The images with the least and the greatest entropy, of equal ones the earlier.
+
+    Args:
+      entropy: of the mean prediction, [n].
+      image: the images, [n, height, width, channels].
+
+    Returns:
+      `examples/image`; `examples/index`, its place among all images; `examples/certain`, True for the first
+      half, most certain first, and False for the second, least certain first.
+    """
+    count = min(EXAMPLES, len(entropy) // 2)
+    most, least = (np.argsort(order, kind="stable")[:count] for order in (entropy, -entropy))
+    index = np.concatenate([most, least])
+    certain = np.arange(2 * count) < count
+    return {"examples/image": image[index], "examples/index": index, "examples/certain": certain}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from byov_jax.data import source
-from byov_jax.data.dataset import Dataset
+from byov_jax.data.dataset import Dataset, Unlabelled
 from byov_jax.model import Model, load, save_probe
 from byov_jax.train import directory
 from byov_jax.train.directory import RunError
@@ -39,9 +39,12 @@ USES = {
 class Evaluation:
     """The parts of an evaluation in a run directory."""
 
-    def __init__(self, run: Path, arguments: argparse.Namespace, options: Options) -> None:
+    def __init__(
+        self, run: Path, arguments: argparse.Namespace, options: Options, progress: Progress | None = None
+    ) -> None:
         """Loads the run and its data; nothing is measured yet."""
         self.run = run
+        self.progress = progress or Progress()
         self.options = options
         self.model = load(run)
         self.source = arguments.data or self.model.config["data"]["source"]
@@ -71,11 +74,11 @@ class Evaluation:
         missing = [part for part in parts if self.read(part) is None]
         for part in parts:
             if part not in missing:
-                print(f"{self.run}: {part} is there already", flush=True)
+                self.progress.say(f"{self.run}: {part} is there already")
         if not missing:
             return
         self._fit_probe()
-        progress = Progress()
+        progress = self.progress
         subject = Subject(self.model, self.data, self.options, progress, self.reference, self.unfamiliar)
         for part in missing:
             start = time.perf_counter()
@@ -84,7 +87,7 @@ class Evaluation:
                 self._keep(part, PARTS[part](subject))
             finally:
                 progress.stop()
-            print(f"{self.run}: {part:12} {time.perf_counter() - start:6.1f} s", flush=True)
+            progress.say(f"{self.run}: {part:12} {time.perf_counter() - start:6.1f} s")
 
     def read(self, part: str) -> dict[str, Any] | None:
         """The numbers of a part, if it was measured with these settings."""
@@ -192,9 +195,13 @@ class Evaluation:
 
 def _load(name: str, model: Model) -> Dataset:
     try:
-        data = source.load(name)
+        data = source.load(name, resize=model.config["data"].get("resize", 0))
     except (ValueError, OSError) as error:
         raise RunError(str(error)) from None
+    if isinstance(data, Unlabelled):
+        raise RunError(
+            f"evaluate needs labels, {name} has none: sort its images into train/CLASS/ and test/CLASS/"
+        )
     expected = tuple(model.config["data"]["image"])
     if data.test.image.shape[1:] != expected:
         raise RunError(f"the images of {name} are {data.test.image.shape[1:]}; the run takes {expected}")

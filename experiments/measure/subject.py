@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 class Progress:
-    """A bar with the time left on a terminal, nothing elsewhere."""
+    """A bar with the time left on a terminal, and a line for every part that is done."""
 
     def __init__(self) -> None:
         """Shows nothing yet."""
@@ -56,6 +56,10 @@ class Progress:
     def stop(self) -> None:
         """The part is done."""
         self._bar.close()
+
+    def say(self, text: str) -> None:
+        """A line for the user."""
+        print(text, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)

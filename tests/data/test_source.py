@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from byov_jax.data import fashion_mnist, source
 
@@ -95,7 +96,54 @@ def test_labels_of_any_integer_type(tmp_path, dtype):
 @pytest.mark.parametrize("name", ["missing", "missing.npz", "fashion_mnits", "notes.txt"])
 def test_a_place_without_data_is_refused(tmp_path, name):
     (tmp_path / "notes.txt").write_text("no data")
-    assert "is neither 'fashion_mnist', nor a folder with IDX files" in refusal(tmp_path / name)
+    assert refusal(tmp_path / name).endswith(
+        "is neither 'fashion_mnist', nor tfds:NAME, nor a folder or an .npz file that exists"
+    )
+
+
+def test_no_name_at_all_is_refused():
+    with pytest.raises(ValueError, match="data '' is neither"):
+        source.load("")  # not the folder that one happens to be in
+
+
+def test_a_folder_of_images(tmp_path):
+    for split, value in (("train", 10), ("test", 20)):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("L", (4, 5), value).save(tmp_path / split / name / "1.png")
+    found = source.load(str(tmp_path))
+    assert found.classes == ("cat", "dog")
+    assert found.train.image.shape == found.test.image.shape == (2, 5, 4, 1)
+    assert set(found.test.image.ravel()) == {20}
+    assert source.load(str(tmp_path), resize=3).train.image.shape == (2, 3, 3, 1)
+    assert refusal(tmp_path / "train" / "cat").endswith(
+        "has one image and none to hold out: add images, or a folder test/ beside train/"
+    )
+
+
+def test_a_folder_of_unlabelled_images(tmp_path):
+    for i in range(5):
+        Image.new("RGB", (4, 5)).save(tmp_path / f"{i}.png")
+    found = source.load(str(tmp_path))
+    assert found.train.label is None
+    assert found.classes == ()
+    assert len(found.train.image) + len(found.test.image) == 5
+
+
+def test_every_source_can_be_resized(tmp_path):
+    gray, colour = write_folder(tmp_path / "idx", GRAY), write_npz(tmp_path / "data.npz")
+    for place, channels in ((gray, 1), (colour, 3)):
+        before, after = source.load(place), source.load(place, resize=8)
+        assert after.train.image.shape == (6, 8, 8, channels)
+        assert after.test.image.shape == (3, 8, 8, channels)
+        np.testing.assert_array_equal(after.train.label, before.train.label)
+        assert after.classes == before.classes
+    assert source.load("fashion_mnist", resize=14).test.image.shape == (2000, 14, 14, 1)
+
+
+def test_a_negative_size_is_refused():
+    with pytest.raises(ValueError, match=r"config.data.resize=-1 must be a size in pixels, or 0"):
+        source.load("fashion_mnist", resize=-1)
 
 
 @pytest.mark.parametrize("name", list(GRAY))

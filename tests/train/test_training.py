@@ -37,7 +37,7 @@ def test_byov_trains_with_every_prior(name):
         prior=PRIORS[name],
     )
     data = byov.Batch(fashion_mnist.load().train.image[:2000])
-    progress = list(loop.run(method, data, seed=0, steps=STEPS, batch_size=64, report_every=1))
+    progress = list(loop.run(method, data, seed=0, steps=STEPS, batch_size=64))
     losses = [float(p.info.loss) for p in progress]
     spreads = [float(p.info.embedding_std) for p in progress]
     assert np.mean(losses[-30:]) < 0.7 * losses[0]

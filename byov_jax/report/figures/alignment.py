@@ -1,0 +1,110 @@
+"""R4: does a run doubt the images that a supervised Bayesian model doubts?"""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from byov_jax.report import draw, paper, words
+from byov_jax.report.draw import Figure, Panel
+from byov_jax.report.runs import Run, number
+from byov_jax.report.study import Study
+
+ARRAYS = ("x", "y", "grid_x", "grid_y", "density")
+MASSES = (0.9, 0.7, 0.5, 0.3, 0.1)
+
+
+def alignment(study: Study) -> Figure | None:
+    """One panel per run, one point per image."""
+    panels, rows, said = [], [], []
+    for run in study.featured:
+        if not run.measured("alignment"):
+            continue
+        arrays = run.arrays("alignment")
+        if not set(ARRAYS) <= set(arrays):
+            continue
+        with run.reading("evaluation/alignment.npz"):
+            arrays = {name: np.asarray(arrays[name], float) for name in ARRAYS}
+            grid = len(arrays["grid_y"]), len(arrays["grid_x"])
+            arrays["density"] = arrays["density"].reshape(grid)
+            points = np.stack([arrays["x"], arrays["y"]], axis=1)
+        title = f"Rank correlation {_correlation(run, 'spearman')}"
+        panels.append(Panel(title, _drawing(arrays), run.name, height=3.6))
+        rows += [{"run": run.name, "supervised_std": float(x), "std": float(y)} for x, y in points]
+        said.append(run)
+    if not said:
+        return None
+    images, draws = (said[0].count("alignment", key) for key in ("images", "draws"))
+    linear = _correlation(said[0], "pearson")
+    return Figure(
+        name="alignment",
+        kind="Two kinds of doubt",
+        title=_title(said[0]),
+        caption=(
+            f"Predictive std: that of the predicted class's probability over {draws} draws. "
+            f"One point for each of {images} test images; the contours of a Gaussian kernel "
+            "estimate hold 10, 30, 50, 70 and 90% of its mass. Brackets are 95% intervals over resamples "
+            f"of the images. Linear correlation: {linear}.",
+            paper.ALIGNMENT,
+        ),
+        panels=tuple(panels),
+        rows=tuple(rows),
+        columns=min(3, len(panels)),
+    )
+
+
+def levels(density: np.ndarray, masses: tuple[float, ...] = MASSES) -> list[float]:
+    """The densities above which the given shares of the mass lie, ascending."""
+    ordered = np.sort(density.ravel())[::-1]
+    total = np.cumsum(ordered) / ordered.sum()
+    return [float(ordered[np.searchsorted(total, mass)]) for mass in sorted(masses, reverse=True)]
+
+
+def _drawing(arrays: dict[str, np.ndarray]) -> Any:
+    def drawing(axes: Axes) -> None:
+        axes.scatter(
+            arrays["x"],
+            arrays["y"],
+            s=7,
+            color=draw.COLOURS[0],
+            alpha=0.4,
+            linewidths=0,
+            rasterized=True,  # an SVG of thousands of points would be slow to show
+            gid=draw.data(axes),
+        )
+        heights = sorted(set(levels(arrays["density"])))
+        contours = axes.contour(
+            arrays["grid_x"],
+            arrays["grid_y"],
+            arrays["density"],
+            heights,
+            colors=draw.COLOURS[1],
+            linewidths=1.0,
+        )
+        contours.set_gid(draw.data(axes))
+        axes.set_xlim(left=max(0.0, arrays["grid_x"][0]))
+        axes.set_ylim(bottom=max(0.0, arrays["grid_y"][0]))
+        axes.set_xlabel("predictive std, supervised BBB (%)")
+        axes.set_ylabel("predictive std, this run (%)")
+        draw.scale(axes, "xy", 100)
+
+    return drawing
+
+
+def _correlation(run: Run, kind: str) -> str:
+    with run.reading("part alignment of its evaluation"):
+        found = {key: number(value) for key, value in run.parts["alignment"][kind].items()}
+    return f"{words.fixed(found['value'], 2)} {words.interval(found['low'], found['high'], 2)}"
+
+
+def _title(run: Run) -> str:
+    with run.reading("part alignment of its evaluation"):
+        found = run.parts["alignment"]["spearman"]
+        low, high = number(found["low"]), number(found["high"])
+    if low > 0:
+        start = f"{run.name} tends to doubt the images that supervised BBB doubts"
+    elif high < 0:
+        start = f"{run.name} tends to be sure of the images that supervised BBB doubts"
+    else:
+        start = f"No sign that {run.name} doubts the images that supervised BBB doubts"
+    return f"{start}: rank correlation {_correlation(run, 'spearman')}"

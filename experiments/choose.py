@@ -1,0 +1,98 @@
+"""A config from the command line: --config=FILE[:variant], changed by any number of --config.KEY=VALUE."""
+
+import ast
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from byov_jax.train import recipe
+
+PREFIX = "--config."
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments of other kinds, and `KEY=VALUE` for each --config.KEY=VALUE."""
+    changes, others = [], []
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith(PREFIX):
+            others.append(argument)
+        elif "=" in argument:
+            changes.append(argument.removeprefix(PREFIX))
+        else:
+            changes.append(f"{argument.removeprefix(PREFIX)}={next(rest, '')}")
+    return others, changes
+
+
+def choose(file: str, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """The complete config that `file` names, with the changes made; a ValueError says what is wrong.
+
+    Args:
+      file: a Python file with `get_config(variant)`, `:variant` after it if you like.
+      changes: `KEY=VALUE`, the key with dots between its sections.
+    """
+    path, _, variant = file.partition(":")
+    module = _module(Path(path))
+    try:
+        config = module.get_config(variant) if variant else module.get_config()
+    except ValueError as error:
+        raise ValueError(f"--config={file}: {error}") from None
+    config = recipe.complete(config.to_dict())
+    for change in changes:
+        key, _, text = change.partition("=")
+        _change(config, key, text)
+    return recipe.complete(config)
+
+
+def _module(path: Path) -> Any:
+    if not path.is_file():
+        there = ", ".join(str(file) for file in sorted(path.parent.glob("*.py")) if file.stem[:1] != "_")
+        raise ValueError(f"--config={path} does not exist; there are {there or 'no configs beside it'}")
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise ValueError(f"--config={path} has no get_config(variant)")
+    return module
+
+
+def _change(config: dict[str, Any], key: str, text: str) -> None:
+    """Sets one value, read as the type that it has so far."""
+    *sections, name = key.split(".")
+    place = config
+    for section in sections:
+        inner = place.get(section)
+        if not isinstance(inner, dict):
+            raise ValueError(f"config has no section {section}: there are {', '.join(_sections(config))}")
+        place = inner
+    if name not in place and ".".join(sections) not in recipe.OPEN:
+        recipe.complete(_nested([*sections, name], text))  # knows what was meant
+    before = place.get(name)
+    if isinstance(before, dict):
+        raise ValueError(f"config.{key} is a section: set one of {', '.join(f'{key}.{k}' for k in before)}")
+    place[name] = text if isinstance(before, str) else _value(text)
+
+
+def _value(text: str) -> Any:
+    """A number, truth value, None or tuple if it reads as one, else the text; `validate` checks the type."""
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _nested(keys: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
+def _sections(config: dict[str, Any]) -> list[str]:
+    return [key for key, value in config.items() if isinstance(value, dict)]

@@ -1,0 +1,68 @@
+r"""One page with every figure of some runs.
+
+    python -m experiments.report RUN [RUN ...] --out=report.html [--baseline=RUN]
+
+A RUN is a run directory, as training and `experiments.evaluate` leave it, or a folder of them (a sweep). The
+page needs no network and no other file: summary with intervals, prior x beta over seeds, training curves,
+sigma and signal-to-noise ratio by layer, reliability diagrams, shifts, pruning, how many draws are enough,
+latent variance, alignment with a supervised run, and the images that a run is most and least certain of.
+Beside it, in report_figures/, lies each figure as PNG and SVG and its numbers as CSV.
+
+What was not measured is not drawn: the page lists it, with the command that measures it. To have everything:
+
+    python -m experiments.evaluate --run=runs/quickstart/byov --baseline=runs/quickstart/byol \
+        --supervised=runs/quickstart/supervised_bbb
+    python -m experiments.report runs/quickstart/byov runs/quickstart/byol runs/quickstart/supervised_bbb
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from byov_jax import report
+from byov_jax.train.directory import RunError
+
+EXIT_BAD_INPUT = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = _arguments(argv)
+    try:
+        print(report.write(arguments.runs, arguments.out, arguments.baseline))
+    except (RunError, OSError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("report: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="a run directory, or a folder of them"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default: report.html)",
+    )
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="RUN",
+        help="the run that differences are taken to (default: the first BYOL run)",
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
