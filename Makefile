@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: help quickstart test lint benchmark docs clean
 help:
-	@echo "make quickstart   train BYOV on embedded images and print what it learned"
+	@echo "make quickstart   train on embedded images, measure, compare, and write a page to look at"
 	@echo "make test         lint, type check and every test"
 	@echo "make benchmark    BYOV over BYOL: step time, compile time, memory; draws over forward passes"
 	@echo "make docs         build the documentation into site/"

@@ -116,11 +116,32 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         default=default.blocks,
         help="also probe the features of the last so many blocks of a ViT (default: %(default)s)",
     )
+    add(
+        "--labels",
+        default=",".join(map(str, default.labels)),
+        metavar="FRACTIONS",
+        help="probe: also fit probes on so small parts of the labels (default: %(default)s; may be empty)",
+    )
+    add(
+        "--features",
+        default=",".join(default.features),
+        metavar="NAMES",
+        help="probe: whose features, beside the student's (default: %(default)s)",
+    )
     add("--refit", action="store_true", help="pruning: also fit a new probe on each pruned encoder (slow)")
     arguments = parser.parse_args(argv)
     arguments.only = arguments.only.split(",")
     if unknown := [part for part in arguments.only if part not in PARTS]:
         parser.error(f"--only={unknown[0]}: expected parts among {', '.join(PARTS)}")
+    arguments.features = tuple(arguments.features.split(","))
+    if unknown := [name for name in arguments.features if name not in default.features]:
+        parser.error(f"--features={unknown[0]}: expected names among {', '.join(default.features)}")
+    try:
+        arguments.labels = tuple(float(text) for text in arguments.labels.split(",") if text)
+    except ValueError:
+        parser.error(f"--labels={arguments.labels}: expected fractions with commas between them")
+    if not all(0.0 < fraction < 1.0 for fraction in arguments.labels):
+        parser.error(f"--labels={arguments.labels}: expected fractions above 0 and below 1")
     for name in ("draws", "shift_draws", "shift_images", "std_draws"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name}={getattr(arguments, name)} must be at least 1")

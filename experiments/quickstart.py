@@ -92,9 +92,12 @@ def _evaluate(workdir: Path, story: Story) -> dict[str, Evaluation]:
     """Measures all three; BYOV against the two others."""
     company = [f"--baseline={workdir / 'byol'}", f"--supervised={workdir / 'supervised_bbb'}"]
     measured = {}
-    for method, more in (("byol", []), ("supervised_bbb", []), ("byov", company)):
+    alone = ["--features=student"]  # pixels and the untrained network are measured once, beside BYOV
+    for method, more in (("byol", alone), ("supervised_bbb", alone), ("byov", company)):
         parts = [part for part in SECONDS[method] if part != "train"]
-        arguments = evaluate.parse([f"--run={workdir / method}", f"--only={','.join(parts)}", *more])
+        arguments = evaluate.parse(
+            [f"--run={workdir / method}", f"--only={','.join(parts)}", "--labels=", *more]
+        )
         progress = story.parts(method, SECONDS[method])
         measured[method], _ = evaluate.evaluate(arguments, progress)
     return measured
@@ -116,11 +119,8 @@ def table(measured: dict[str, Evaluation]) -> str:
             row = {"mean": "student mean", "mc": "student MC"}[mode]
             near = f"{neighbours[row]['kNN 20']:12.1%}" if row in neighbours else f"{'':12}"
             label = name if method == "byol" else f"{name}, {label}"
-            lines.append(
-                f"{label:34}{values[0]:12.1%}{values[1]:12.1%}"
-                + "".join(f"{v:12.3f}" for v in values[2:])
-                + near
-            )
+            shown = f"{values[0]:12.1%}{values[1]:12.1%}{values[2]:12.3f}{values[3]:12.3f}"
+            lines.append(f"{label:34}{shown}{near}")
     accuracy = (measured["byov"].read("probe") or {})["accuracy"]
     for row, name in (("untrained", "untrained network"), ("raw pixels", "raw pixels")):
         lines.append(f"{name:34}{accuracy[row]['linear']:12.1%}{'':36}{accuracy[row]['kNN 20']:12.1%}")

@@ -1,4 +1,4 @@
-r"""One page with every figure of some runs.
+"""One page with every figure of some runs.
 
     python -m experiments.report RUN [RUN ...] --out=report.html [--baseline=RUN]
 
@@ -10,9 +10,8 @@ Beside it, in report_figures/, lies each figure as PNG and SVG and its numbers a
 
 What was not measured is not drawn: the page lists it, with the command that measures it. To have everything:
 
-    python -m experiments.evaluate --run=runs/quickstart/byov --baseline=runs/quickstart/byol \
-        --supervised=runs/quickstart/supervised_bbb
-    python -m experiments.report runs/quickstart/byov runs/quickstart/byol runs/quickstart/supervised_bbb
+    python -m experiments.evaluate --run=runs/byov --baseline=runs/byol --supervised=runs/supervised_bbb
+    python -m experiments.report runs/byov runs/byol runs/supervised_bbb --out=report.html
 """
 
 import argparse

@@ -17,6 +17,7 @@ ALLOWED = {
     "data": set(),
     "train": {"images", "networks", "bayes", "data"},
     "evaluate": {"images", "networks", "bayes"},
+    "report": {"train"},
 }
 PUBLIC = [
     "Posterior",
@@ -70,6 +71,23 @@ def test_imports_point_downward(package):
                 assert parts[1] in ALLOWED[package] | {package}, f"{file.name} imports {imported}"
             if parts[0] == "flax" and package != "networks":
                 assert file.name == "module.py", f"{file.name} imports flax"
+
+
+def test_the_report_knows_of_training_only_where_its_files_lie():
+    for file in (ROOT / "report").rglob("*.py"):
+        for imported in imports(file):
+            if imported.startswith("byov_jax.train"):
+                assert imported.startswith("byov_jax.train.directory"), f"{file.name} imports {imported}"
+
+
+def test_importing_does_not_load_what_only_reports_need():
+    result = run(
+        "import sys\n"
+        "import byov_jax\n"
+        "from byov_jax.report import groups\n"
+        "assert 'matplotlib' not in sys.modules\n"
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def imports(file: Path) -> list[str]:

@@ -244,7 +244,7 @@ def drop_path(key: Array, x: Tokens, rate: ArrayLike) -> Array:
     return x * (kept / keep).astype(x.dtype)
 
 
-def pool(tokens: Tokens, how: str) -> Features:
+def pool(tokens: Tokens, how: str) -> Float[Array, "batch pooled"]:
     """Return the first token, the mean of all, or all of them side by side, in float32."""
     if how == "mean":
         return tokens.mean(axis=1, dtype=jnp.float32)

@@ -1,5 +1,6 @@
 """Whole figures as files: panels side by side, what they belong to above them, the legend below."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -42,19 +43,21 @@ def _places(figure: Figure) -> tuple[list[Place], float, float]:
     """The place of every panel, and the width and height of the whole."""
     columns = min(figure.columns, len(figure.panels))
     across = max(panel.width for panel in figure.panels) + GAP
+    groups_of = ["", *(panel.group for panel in figure.panels)]
+    headings = [name if name != before else "" for before, name in itertools.pairwise(groups_of)]
     places, top = [], GAP
     for start in range(0, len(figure.panels), columns):
-        row = figure.panels[start : start + columns]
-        top += HEADING if any(panel.group for panel in row) else 0.0
-        places += [Place(GAP + i * across, top, panel.group) for i, panel in enumerate(row)]
-        top += max(panel.height for panel in row) + GAP
+        row = slice(start, start + columns)
+        top += HEADING if any(headings[row]) else 0.0
+        places += [Place(GAP + i * across, top, heading) for i, heading in enumerate(headings[row])]
+        top += max(panel.height for panel in figure.panels[row]) + GAP
     lines = -(-len(figure.legend) // _in_a_line(columns))
     return places, columns * across + GAP, top + (lines * LEGEND + GAP if lines else 0.0)
 
 
 def _in_a_line(columns: int) -> int:
     """How many entries of the legend stand side by side."""
-    return max(1, columns + 1) if columns > 1 else 1
+    return columns + 1 if columns > 1 else 1
 
 
 def _frame(figure: Figure, places: Sequence[Place], width: float, height: float) -> Canvas:
@@ -76,7 +79,9 @@ def _vectors(frame: str, figure: Figure, drawings: Sequence[Drawing], places: Se
     for drawing, panel, place in zip(drawings, figure.panels, places, strict=True):
         where = f'x="{POINTS * place.left:.2f}" y="{POINTS * place.top:.2f}"'
         size = f'width="{POINTS * panel.width:.2f}" height="{POINTS * panel.height:.2f}"'
-        inside.append(drawing.svg.replace("<svg ", f'<svg {where} {size} font-family="sans-serif" ', 1))
+        inside.append(
+            drawing.svg.replace("<svg ", f'<svg {where} {size} font-family="DejaVu Sans, sans-serif" ', 1)
+        )
     end = frame.rindex("</svg>")
     return frame[:end] + "\n".join(inside) + frame[end:]
 

@@ -38,8 +38,11 @@ def write(runs: Sequence[Path], out: Path, baseline: Path | None = None) -> Path
     """Reads the runs, draws, and writes the page and its figures; see `byov_jax.report.write`."""
     if out.is_dir():
         raise RunError(f"{out} is a directory: name a file, {out / 'report.html'} for instance")
+    if blocking := next((parent for parent in out.parents if parent.is_file()), None):
+        raise RunError(f"{out} cannot be written: {blocking} is a file, not a directory")
     found = study.read(runs, baseline)
-    figures = [(figure, render.drawings(figure)) for draw in FIGURES if (figure := draw(found))]
+    drawable = [figure for make in FIGURES if (figure := make(found))]
+    figures = [(figure, render.drawings(figure)) for figure in drawable]
     folder = out.with_name(f"{out.stem}_figures")
     text = page(found, figures, folder.name)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -65,6 +65,7 @@ def drawings(figure: Figure) -> list[Drawing]:
 def _drawing(panel: Panel, name: str) -> Drawing:
     with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
         canvas = Canvas(figsize=(panel.width, panel.height), facecolor="none")
+        FigureCanvasAgg(canvas)  # measures text; without it each measurement would set up SVG
         axes = canvas.subplots()
         panel.draw(axes)
         axes.set_title(panel.title)

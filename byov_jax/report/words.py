@@ -41,6 +41,11 @@ def short(value: float) -> str:
     return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("-", MINUS)
 
 
+def change(first: str, last: str) -> str:
+    """How a number that is already text moved."""
+    return f"stayed at {last}" if first == last else f"went from {first} to {last}"
+
+
 def interval(low: float, high: float, digits: int = 1, factor: float = 1.0) -> str:
     """The two ends, "[70.1, 72.3]"."""
     return f"[{fixed(factor * low, digits)}, {fixed(factor * high, digits)}]"

@@ -9,8 +9,8 @@ byov, supervised, supervised_bbb; Bayesian ones with a prior and a part of the w
 byov-teacher_mean-no_conv.
 
 What to expect: 200 epochs, which want an accelerator. A published BYOL with ResNet-18 reaches 86.9% by
-nearest neighbours after 200 epochs and 92.6% by a linear probe after 1000; this recipe has not been trained to
-the end yet.
+nearest neighbours after 200 epochs and 92.6% by a linear probe after 1000; this recipe has not been trained
+to the end yet.
 """
 
 import ml_collections

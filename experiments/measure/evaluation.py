@@ -23,7 +23,7 @@ BASELINE = (*COMPARED, "pruning")
 """The parts that are measured on a baseline as well."""
 
 USES = {
-    "probe": ("draws", "blocks"),
+    "probe": ("draws", "blocks", "labels", "features"),
     "calibration": ("draws",),
     "convergence": (),
     "shift": ("shift_draws", "shift_images"),
@@ -61,7 +61,7 @@ class Evaluation:
 
     def settings(self, part: str) -> dict[str, Any]:
         """All that the numbers of a part depend on."""
-        chosen = {name: getattr(self.options, name) for name in USES[part]}
+        chosen = {name: plain(getattr(self.options, name)) for name in USES[part]}
         if part == "alignment":
             chosen["supervised"] = self.reference and _digest_of(self.reference)
         if part == "ood":
@@ -152,7 +152,7 @@ class Evaluation:
                 lines.append("  gain, points  " + "".join(f"{value:>13}" for value in values))
         probes = self.read("probe")
         if probes:
-            columns = list(probes["accuracy"]["raw pixels"])
+            columns = list(probes["accuracy"]["student mean"])
             lines.append("\n  " + " " * 18 + "".join(f"{name:>26}" for name in columns))
             for name, row in probes["accuracy"].items():
                 lines.append(f"  {name:18}" + "".join(f"{row[column]:26.2%}" for column in columns))

@@ -16,6 +16,7 @@ def measure_probes(subject: Subject) -> Result:
     """Linear and nearest-neighbour classifiers on frozen features, with all labels and with few."""
     model, data = subject.model, subject.data
     predicted = subject.predictions
+    fractions, chosen = subject.options.labels, subject.options.features
     ticks = 6
     rows = {"student mean": _score(subject.bank, predicted.mean.features, subject.probes, data)}
     subject.tick(ticks)
@@ -25,20 +26,21 @@ def measure_probes(subject: Subject) -> Result:
         accuracy = {name: _accuracy(probs, data) for name, probs in predicted.mc.others[0].items()}
         rows["student MC"] = accuracy | _neighbours(subject.bank, predicted.mc.features, data)
     subject.tick(ticks)
-    if not model.supervised:
-        probes = linear_probes(subject.teacher_bank, data, subject.teacher.probe)
+    if not model.supervised and "teacher" in chosen:
+        probes = linear_probes(subject.teacher_bank, data, fractions, subject.teacher.probe)
         queries = subject.teacher.embed(data.test.image)
         rows["teacher"] = _score(subject.teacher_bank, queries, probes, data)
     subject.tick(ticks)
-    others: dict[str, Callable[[np.ndarray], Any]] = {
-        "untrained": model.untrained().embed,
-        "raw pixels": _pixels,
-    }
+    others: dict[str, Callable[[np.ndarray], Any]] = {}
+    if "untrained" in chosen:
+        others["untrained"] = model.untrained().embed
+    if "pixels" in chosen:
+        others["raw pixels"] = _pixels
     if blocks := subject.options.blocks:
         others[f"last {blocks} blocks"] = lambda image: model.embed(image, blocks=blocks)
     for name, features in others.items():
         bank = features(data.train.image)
-        rows[name] = _score(bank, features(data.test.image), linear_probes(bank, data), data)
+        rows[name] = _score(bank, features(data.test.image), linear_probes(bank, data, fractions), data)
         subject.tick(ticks)
     return Result({"accuracy": rows, "draws": subject.options.draws if model.bayesian else 0}, {})
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from byov_jax.evaluate import labels, probe, shift
 from byov_jax.evaluate.probe import LinearProbe
 from byov_jax.model import Model
 
-FEW_LABELS = (0.01, 0.1)
 PURPOSES = ("draws", "resamples", "shifts", "noise", "pruning")
 
 
@@ -27,6 +27,8 @@ class Options(NamedTuple):
     shift_images: int = 200
     std_draws: int = 200
     blocks: int = 0
+    labels: tuple[float, ...] = (0.01, 0.1)
+    features: tuple[str, ...] = ("student", "teacher", "untrained", "pixels")
     refit: bool = False
 
 
@@ -104,7 +106,7 @@ class Subject:
     @cached_property
     def probes(self) -> dict[str, LinearProbe]:
         """Linear probes on the bank, with all labels and with few."""
-        return linear_probes(self.bank, self.data, self.model.probe)
+        return linear_probes(self.bank, self.data, self.options.labels, self.model.probe)
 
     @cached_property
     def teacher_bank(self) -> jax.Array:
@@ -124,11 +126,13 @@ class Subject:
         return shift.predictions(self.key("draws"), q, apply, self.data.test.image, self.options.draws)
 
 
-def linear_probes(bank: Any, data: Dataset, ready: LinearProbe | None = None) -> dict[str, LinearProbe]:
-    """A probe on all labels, unless there is one `ready`, and probes on few."""
+def linear_probes(
+    bank: Any, data: Dataset, fractions: Sequence[float], ready: LinearProbe | None = None
+) -> dict[str, LinearProbe]:
+    """A probe on all labels, unless there is one `ready`, and one on each fraction of them."""
     classes = len(data.classes)
     fitted = {"linear": ready or probe.fit(bank, data.train.label, classes=classes)}
-    for fraction in FEW_LABELS:
+    for fraction in fractions:
         rows = labels.subset(data.train.label, fraction, classes=classes, seed=0)
         some = np.isin(np.arange(len(bank)), rows)
         name = f"linear, {fraction:.0%} of labels"

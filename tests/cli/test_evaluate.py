@@ -129,6 +129,10 @@ def test_arrays_are_kept_for_the_figures(evaluated):
     with np.load(evaluated / "evaluation/calibration.npz") as arrays:
         assert arrays["mc/probs"].shape == (30, CLASSES)
         assert arrays["mc/bins/samples"].sum() == 30
+        assert arrays["examples/image"].shape == (24, 28, 28, 1)
+        entropy = arrays["mc/entropy"][arrays["examples/index"]]
+        assert entropy[arrays["examples/certain"]].max() <= entropy[~arrays["examples/certain"]].min()
+    assert read(evaluated)["parts"]["calibration"]["classes"] == ["0", "1", "2"]
     with np.load(evaluated / "evaluation/convergence.npz") as arrays:
         assert arrays["mean"].shape == (50, 50)
     with np.load(evaluated / "evaluation/alignment.npz") as arrays:

@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 from scipy.special import erf
 
 from byov_jax.networks import ViT, vit
-from byov_jax.networks.vit import Block, PatchEmbedding, drop_path, sincos
+from byov_jax.networks.vit import Block, PatchEmbedding, drop_path, pool, sincos
 
 TINY = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
 IMAGES = jnp.asarray(np.random.default_rng(1).standard_normal((3, 8, 12, 3)), jnp.float32)
@@ -115,6 +115,20 @@ def test_initialisation():
     assert not np.allclose(*params["blocks/mlp/up/kernel"])
 
 
+def test_the_scale_of_the_initial_weights_is_a_choice():
+    key = jax.random.key(0, impl="rbg")
+    usual, wide = (jax.jit(ViT(**TINY, scan=True, **f).init)(key, IMAGES) for f in ({}, {"init_std": 0.2}))
+    usual, wide = (flatten_dict(variables["params"]) for variables in (usual, wide))
+    for path, value in usual.items():
+        factor = 1.0 if path[-1] in ("bias", "scale") else 10.0
+        np.testing.assert_allclose(factor * value, wide[path], rtol=1e-5)
+
+
+def test_concat_keeps_all_tokens_in_their_order():
+    tokens = jnp.arange(24.0).reshape(2, 3, 4)
+    np.testing.assert_array_equal(pool(tokens, "concat"), np.arange(24.0).reshape(2, 12))
+
+
 def test_patch_embedding_is_a_strided_convolution():
     model = PatchEmbedding(patch=4, width=5, frozen=False, dtype=None)
     variables = randomize(jax.eval_shape(model.init, jax.random.key(0), IMAGES))
@@ -154,11 +168,12 @@ def test_block_matches_numpy():
     np.testing.assert_allclose(run(model, variables, x, rate=None), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("pool", "scan"), [("token", False), ("mean", True)])
+@pytest.mark.parametrize(("pool", "scan"), [("token", False), ("mean", True), ("concat", True)])
 def test_output_is_the_norm_of_the_last_of_the_block_features(pool, scan):
     output, features = evaluate(pool=pool, scan=scan)
-    assert output.shape == (3, 16)
-    assert features.shape == (2, 3, 16)
+    width = 6 * 16 if pool == "concat" else 16
+    assert output.shape == (3, width)
+    assert features.shape == (2, 3, width)
     norm = jax.tree.map(np.asarray, build(pool=pool, scan=scan)[1]["params"]["norm"])
     np.testing.assert_allclose(output, layer_norm(np.asarray(features[-1]), norm), rtol=1e-4, atol=1e-5)
 
@@ -317,7 +332,7 @@ def test_unknown_preset(name):
     ("overrides", "message"),
     [
         ({"heads": 3}, "width=16 is not a multiple of heads=3"),
-        ({"pool": "max"}, "pool='max': expected 'token' or 'mean'"),
+        ({"pool": "max"}, "pool='max': expected 'token', 'mean' or 'concat'"),
         ({"positions": "rotary"}, "positions='rotary': expected 'learned' or 'sincos'"),
         ({"positions": "sincos", "width": 18}, "width=18: sincos positions need a multiple of 4"),
         ({"drop_path": 1.0}, r"drop_path=1.0: expected a rate in \[0, 1\)"),

@@ -3,6 +3,7 @@
 import collections
 import csv
 import html.parser
+import io
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
@@ -40,7 +41,7 @@ class Elements(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    for method in ("byov", "byol", "supervised_bbb"):
+    for method in ("byov", "byol"):
         write_run(root / method, method)
     return root
 
@@ -80,10 +81,9 @@ def test_no_id_is_used_twice_and_every_reference_has_its_target(out, elements):
 
 
 def test_every_drawing_and_picture_can_be_heard(elements):
-    labels = [a.get("aria-label") for tag, a in elements.tags if a.get("role") == "img"]
-    assert len(labels) == sum(
-        "viewBox" in str(a) or "viewbox" in a for t, a in elements.tags if a.get("aria-hidden")
-    ) - sum(a.get("class") == "key" for _, a in elements.tags)
+    labels = [a["aria-label"] for _, a in elements.tags if a.get("role") == "img"]
+    drawings = [a for tag, a in elements.tags if tag == "svg" and a.get("class") != "key"]
+    assert len(labels) == len(drawings) > 20
     assert all(labels)
     assert all(a["alt"] for tag, a in elements.tags if tag == "img")
 
@@ -97,9 +97,9 @@ def test_figures_lie_beside_the_page(out):
     for file in folder.glob("*.png"):
         assert file.read_bytes().startswith(b"\x89PNG")
     for file in folder.glob("*.csv"):
-        assert len(list(csv.DictReader(file.open()))) > 1
+        assert len(list(csv.DictReader(io.StringIO(file.read_text())))) > 1
     links = re.findall(r'<a href="(report_figures/[^"]+)"', out.read_text())
-    assert {out.with_name("") / link for link in links} == set(folder.iterdir())
+    assert {out.parent / link for link in links} == set(folder.iterdir())
 
 
 def test_the_page_is_small(out):
@@ -107,9 +107,7 @@ def test_the_page_is_small(out):
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path, root, out):
-    again = report.write(
-        [root / method for method in ("byol", "byov", "supervised_bbb")], tmp_path / "report.html"
-    )
+    again = report.write([root / "byol", root / "byov"], tmp_path / "report.html")
     assert again.read_bytes() == out.read_bytes()
     for file in out.with_name("report_figures").iterdir():
         assert (tmp_path / "report_figures" / file.name).read_bytes() == file.read_bytes(), file.name
@@ -117,9 +115,9 @@ def test_the_same_results_give_the_same_bytes(tmp_path, root, out):
 
 def test_text_of_files_is_never_markup(tmp_path):
     run = write_run(
-        tmp_path / "<b>run</b>", where=NASTY, prior="standard", parts=["calibration", "pruning", "latent"]
+        tmp_path / "<b>run</b>", where=NASTY, prior="standard", parts=["calibration", "latent"], curves=False
     )
-    other = write_run(tmp_path / "other", beta_end=1.0, parts=["pruning", "latent"])
+    other = write_run(tmp_path / "other", beta_end=1.0, parts=["latent"], curves=False)
     (run / "environment.json").write_text('{"devices": ["<b>gpu</b>"], "packages": {"<i>": "</i>"}}')
     found = Elements(report.write([run, other], tmp_path / "page.html").read_text())
     assert not {"script", "i"} & {tag for tag, _ in found.tags}

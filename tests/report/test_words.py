@@ -24,6 +24,8 @@ from byov_jax.report.words import MINUS
         (words.tick(-20.0), f"{MINUS}20"),
         (words.tick(5e-5), f"5e{MINUS}5"),
         (words.interval(0.011, 0.0349, 1, 100), "[1.1, 3.5]"),
+        (words.change("1", "2"), "went from 1 to 2"),
+        (words.change("1", "1"), "stayed at 1"),
         (words.listing([]), ""),
         (words.listing(["a"]), "a"),
         (words.listing(["a", "b", "c"]), "a, b and c"),

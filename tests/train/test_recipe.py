@@ -1,6 +1,7 @@
 """From a config to a method: defaults, what each method is built of, and what a config may not say."""
 
 import copy
+import dataclasses
 import json
 import re
 
@@ -121,6 +122,13 @@ def test_a_network_from_json_is_the_same_network():
 def test_views_by_name(name):
     assert recipe.views(small(views={"name": name})) == getattr(images, name)()
     assert recipe.views(small(views={"name": name, "size": 8})) == getattr(images, name)(size=8)
+    changed = recipe.views(small(views={"name": name, "flip": 0.0, "area": [0.5, 1.0]}))
+    preset = getattr(images, name)()
+    assert changed == dataclasses.replace(
+        preset,
+        first=dataclasses.replace(preset.first, flip=0.0, area=(0.5, 1.0)),
+        second=dataclasses.replace(preset.second, flip=0.0, area=(0.5, 1.0)),
+    )
 
 
 @pytest.mark.parametrize("prior", list(recipe.PRIORS))
@@ -163,14 +171,17 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(changes, messa
     [
         ({"encoder": VIT | {"widht": 8}}, r"config\.encoder: .*unexpected keyword argument 'widht'"),
         ({"encoder": {"name": "vit", "patch": 4}}, r"config\.encoder: .*missing .*'width'"),
-        ({"encoder": VIT | {"pool": "max"}}, r"config\.encoder: pool='max': expected 'token' or 'mean'"),
+        (
+            {"encoder": VIT | {"pool": "max"}},
+            r"config\.encoder: pool='max': expected 'token', 'mean' or 'concat'",
+        ),
         ({"encoder": {"name": "vit", "size": "XL/4"}}, r"config\.encoder: unknown ViT 'XL/4'"),
         ({"encoder": {"name": "resnet", "depth": 19}}, r"config\.encoder: unknown ResNet depth 19"),
         ({"encoder": {"name": "resnet", "depth": 18, "widht": 8}}, r"config\.encoder: .*'widht'"),
         ({"projector": {"widths": ()}}, r"config\.projector: widths=\(\)"),
         ({"predictor": {"norm": "instance"}}, r"config\.predictor: norm='instance'"),
         ({"views": {"size": 0}}, r"config\.views: size=0; allowed: a positive integer"),
-        ({"views": {"flip": 0.5}}, r"config\.views: .*unexpected keyword argument 'flip'"),
+        ({"views": {"flop": 0.5}}, r"config\.views: .*unexpected keyword argument 'flop'"),
         ({"optimizer": {"momentum": 0.9}}, r"config\.optimizer: .*unexpected keyword argument 'momentum'"),
         ({"optimizer": {"weight_decay": -1.0}}, r"config\.optimizer: weight_decay=-1.0 must not be negative"),
     ],

@@ -1,14 +1,13 @@
 """The test images that a run is most certain of, and those it is least certain of."""
 
 import io
-import textwrap
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from PIL import Image
 
-from byov_jax.report import words
+from byov_jax.report import draw, words
 from byov_jax.report.draw import Card, Figure, Panel
 from byov_jax.report.runs import Run
 from byov_jax.report.study import Study
@@ -17,11 +16,12 @@ MOST_RUNS = 2
 LARGEST = 112
 """Pixels along a side that the page shows; larger images are reduced."""
 
-GROUPS = {True: "Most certain", False: "Least certain"}
+GROUPS = {True: "most certain", False: "least certain"}
+ACROSS = 6
 
 
 def examples(study: Study) -> Figure | None:
-    """Twelve of each, for the first runs that kept them, Bayesian ones first."""
+    """Twelve of each, for the first runs that kept them."""
     cards: list[Card] = []
     panels: list[Panel] = []
     rows: list[dict[str, Any]] = []
@@ -31,18 +31,13 @@ def examples(study: Study) -> Figure | None:
         if not found:
             continue
         said.append((run, found))
-        for row in found:
-            group = f"{run.name}: {GROUPS[row['certain']].lower()}"
-            lines = (
-                row["predicted"],
-                f"{words.percent(row['probability'], 0)} ± {words.fixed(100 * row['std'], 0)}",
-                "" if row["right"] else f"is {row['true']}",
-            )
-            cards.append(Card(group, png(row["image"]), lines, row["right"]))
-            label = "" if cards[-2:-1] and cards[-2].group == group else group
-            drawing = _drawing(row["image"], "\n".join(lines[1:]), label)
-            panels.append(Panel(lines[0], drawing, width=1.9, height=2.2))
-            rows.append({"run": run.name} | {key: value for key, value in row.items() if key != "image"})
+        for certain, label in GROUPS.items():
+            group = f"{run.name}: {label}"
+            shown = [(row, _lines(row)) for row in found if row["certain"] is certain]
+            cards += [Card(group, png(row["image"]), lines, row["right"]) for row, lines in shown]
+            height = 1.75 * -(-len(shown) // ACROSS)
+            panels.append(Panel(group, _drawing(shown), width=8.4, height=height))
+        rows += [{"run": run.name} | {key: row[key] for key in row if key != "image"} for row in found]
     if not said:
         return None
     images, draws = (said[0][0].count("calibration", key) for key in ("images", "draws"))
@@ -51,15 +46,14 @@ def examples(study: Study) -> Figure | None:
         kind="Test images",
         title=_title(*said[0]),
         caption=(
-            f"Of {images} test images those with the lowest and with the highest entropy of "
-            f"the prediction averaged over {draws} draws. Below each: predicted class, its "
-            "probability ± its std over the draws in percent, and the true class where the prediction is "
-            "wrong.",
+            f"Of {images} test images those with the lowest and with the highest entropy of the prediction "
+            f"averaged over {draws} draws. Below each: predicted class, its probability ± its std over the "
+            "draws in percent, and the true class where the prediction is wrong.",
         ),
         panels=tuple(panels),
         rows=tuple(rows),
         cards=tuple(cards),
-        columns=6,
+        columns=1,
     )
 
 
@@ -102,14 +96,22 @@ def png(image: np.ndarray) -> bytes:
     return data.getvalue()
 
 
-def _drawing(image: np.ndarray, text: str, label: str) -> Any:
+def _lines(row: dict[str, Any]) -> tuple[str, ...]:
+    probability = f"{words.percent(row['probability'], 0)} ± {words.fixed(100 * row['std'], 0)}"
+    return (row["predicted"], probability, "" if row["right"] else f"is {row['true']}")
+
+
+def _drawing(shown: list[tuple[dict[str, Any], tuple[str, ...]]]) -> Any:
     def drawing(axes: Axes) -> None:
-        axes.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.grid(False)
-        axes.set_xlabel(text)
-        axes.set_ylabel(textwrap.fill(label, 22))
+        for index, (row, lines) in enumerate(shown):
+            image = row["image"][..., 0] if row["image"].shape[-1] == 1 else row["image"]
+            left, top = 1.15 * (index % ACROSS), 1.75 * (index // ACROSS)
+            place = (left, left + 1, top + 1, top)
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255, extent=place, gid=draw.data(axes))
+            axes.text(left, top + 1.08, "\n".join(lines), va="top", fontsize=8)
+        axes.set_xlim(0, 1.15 * ACROSS)
+        axes.set_ylim(1.75 * -(-len(shown) // ACROSS), 0)
+        axes.set_axis_off()
 
     return drawing
 

@@ -136,7 +136,5 @@ def _title(run: Run, times: np.ndarray, values: np.ndarray) -> str:
     first, last = (np.nanmedian(values[:, t], axis=1) for t in (0, -1))
     if len(times) == 1:
         return f"{run.name}: mean {SIGMA} {words.short(last[0])}, mean SNR {words.short(last[2])}"
-    return (
-        f"{run.name}: over training the mean {SIGMA} of a kernel went from {words.short(first[0])} to "
-        f"{words.short(last[0])}, its mean SNR from {words.short(first[2])} to {words.short(last[2])}"
-    )
+    sigma, snr = (words.change(words.short(first[k]), words.short(last[k])) for k in (0, 2))
+    return f"{run.name}: over training the mean {SIGMA} of a kernel {sigma}, its mean SNR {snr}"

@@ -38,6 +38,7 @@ def pruning(study: Study) -> Figure | None:
             if baseline and baseline.path != run.path:
                 found |= _of_baseline(run, baseline, measure)
             legend |= {label: look for label, (_, look) in found.items()}
+            said = said or run
             panels.append(Panel(title, _drawing(found), run.name))
             rows += [
                 {
@@ -50,8 +51,7 @@ def pruning(study: Study) -> Figure | None:
                 for label, (points, _) in found.items()
                 for s, a in points
             ]
-        said = said or run
-    if not panels or said is None:
+    if said is None:
         return None
     return Figure(
         name="pruning",
@@ -78,7 +78,7 @@ def curves(run: Run, measure: str = "accuracy") -> Curves:
         return {
             label: (_points(numbers[name], measure), look)
             for name, (label, look) in LOOKS.items()
-            if name in numbers and measure in numbers[name][0]
+            if name in numbers and (measure == "accuracy" or measure in numbers[name][0])
         }
 
 

@@ -150,6 +150,6 @@ def _agreement(run: Run, found: Mapping[str, Found], baseline: Run) -> tuple[str
         clean = found[metric][mode][1]
         if clean:
             ends = words.interval(float(clean.low), float(clean.high), 2)
-            unlike = f", {paper.DISAGREES}" if clean.high < 0 else ""
+            unlike = f" ({paper.DISAGREES})" if clean.high < 0 else ""
             said.append(f"{words.signed(float(clean.value))} {ends} points {label}{unlike}")
     return (f"Here, on clean images, {run.name} has {words.listing(said)}.",) if said else ()

@@ -71,8 +71,9 @@ def training(study: Study) -> Figure | None:
         caption=(
             f"From {METRICS} of each run; a point is the mean of neighbouring lines where there are more "
             f"than {MOST_POINTS}.",
-            "The loss is the data term alone, without the KL. The linear probe is trained online behind a "
-            "stop-gradient; neighbours are looked up among training images.",
+            "The loss is the data term alone, without the KL. The linear probe learns beside the encoder, "
+            "behind a stop-gradient; supervised runs show their own head. Neighbours are looked up among "
+            "training images.",
             *(("Seeds of one setting look alike.",) if study.is_sweep else ()),
         ),
         panels=tuple(panels),
@@ -133,5 +134,5 @@ def _title(study: Study, runs: Sequence[Run]) -> str:
         for run in order:
             _, y = series(run, "step", key)
             if len(y) > 1:
-                return f"{run.name}: {what} went from {form(float(y[0]))} to {form(float(y[-1]))}"
+                return f"{run.name}: {what} {words.change(form(float(y[0])), form(float(y[-1])))}"
     return "How training went"
