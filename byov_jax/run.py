@@ -4,8 +4,10 @@ Everything random derives from (seed, step) and everything else is in the state,
 continued ends with the same numbers as one that was not.
 """
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,9 +62,26 @@ def prepare(config: dict[str, Any], data: AnyDataset, *, devices: int = 1) -> di
         "classes": len(data.classes),
     }
     validate.check(config, devices=devices)
-    method = recipe.method(config, recipe.network(config))
-    jax.eval_shape(method.init, jax.random.key(0), _batch(data))  # the network must take these images
+    network = recipe.network(config)
+    method = recipe.method(config, network)
+    state = jax.eval_shape(method.init, jax.random.key(0), _batch(data))  # the network must take the views
+    _check_images(config, network, state)
     return config
+
+
+def _check_images(config: dict[str, Any], network: Any, state: State) -> None:
+    """The network must also take the images as they are, which it is looked at with."""
+    variables = {"params": state.posterior.mean, **state.stats}
+    image = jax.ShapeDtypeStruct((1, *config["data"]["image"]), jnp.float32)
+    try:
+        jax.eval_shape(network.apply, variables, image)
+    except Exception as error:  # flax's errors have no common kind that says no more than this
+        size, shape = config["views"].get("size"), "x".join(map(str, config["data"]["image"]))
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"config.views.size={size}: a network for such views does not take the images, {shape}: "
+            f"set config.views.size to their side, or config.data.resize ({reason[:200]})"
+        ) from None
 
 
 def train(
@@ -83,13 +102,13 @@ def train(
       tensorboard: also write TensorBoard events, to workdir/tensorboard.
     """
     listener = listener or Listener()
-    if not directory.check_same(workdir, config):
-        directory.create(workdir, config)
+    claim(workdir, config)
     network = recipe.network(config)
     method = recipe.method(config, network)
     state = _newest(workdir, method, config, data)
     step = int(state.step)
-    journal = Journal(workdir, step=step, tensorboard=tensorboard)
+    # Before the first checkpoint nothing counts, not even the line of step 0, which is written again.
+    journal = Journal(workdir, step=step or -1, tensorboard=tensorboard)
     session = _Session(config, network, data, workdir, journal, listener)
     try:
         if step == 0:
@@ -114,6 +133,21 @@ def train(
     return step
 
 
+def claim(workdir: Path, config: dict[str, Any]) -> bool:
+    """Makes the run directory, or finds this run in it; returns whether it was there.
+
+    A directory that holds anything else or cannot be written is a RunError.
+    """
+    try:
+        there = directory.check_same(workdir, config)
+        if not there:
+            directory.create(workdir, config)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"workdir {workdir} cannot be written ({reason}): choose another --workdir") from None
+    return there
+
+
 class _Session:
     """What happens beside the steps, and when."""
 
@@ -127,7 +161,7 @@ class _Session:
         self.save_every = config["save_every"] or self.epoch
         last = journal.last[directory.METRICS] or {}
         self.seconds = last.get("seconds") or 0.0
-        self.warned = False
+        self.warned: set[str] = set()
         self._mark: tuple[int, float] | None = None
         self._saved = -1
 
@@ -148,27 +182,38 @@ class _Session:
                 self._write(line)
         if last or step % self.save_every == 0:
             self.save(step, state)
-            self._mark = (step, time.perf_counter())
 
     def look(self, step: int, state: State, line: dict[str, Any]) -> None:
         """Adds what held-out images show to a line and writes it; writes down the posterior."""
         line = {"step": step, "epoch": step / self.epoch} | line
-        model = from_state(self.config, self.network, state)
-        self._write(line | held_out(model, state.online, self.data))
-        if model.bayesian:
-            layers = jax.device_get(layer_statistics(state.posterior))
-            plain = {
-                path: {name: float(value) for name, value in statistics._asdict().items()}
-                for path, statistics in layers.items()
-            }
-            self.journal.posterior({"step": step, "epoch": line["epoch"], "layers": plain})
-        self._mark = (step, time.perf_counter()) if self._mark else None
+        with self._aside(state):
+            state = jax.device_put(state, jax.devices()[0])  # one device sees as much as all of them
+            model = from_state(self.config, self.network, state)
+            self._write(line | held_out(model, state.online, self.data))
+            if model.bayesian:
+                layers = jax.device_get(layer_statistics(state.posterior))
+                plain = {
+                    path: {name: float(value) for name, value in statistics._asdict().items()}
+                    for path, statistics in layers.items()
+                }
+                self.journal.posterior({"step": step, "epoch": line["epoch"], "layers": plain})
 
     def save(self, step: int, state: State) -> None:
         """Writes the state, once."""
         if step != self._saved:
-            checkpoint.save(self.workdir / directory.CHECKPOINTS, step, state)
+            with self._aside(state):
+                checkpoint.save(self.workdir / directory.CHECKPOINTS, step, state)
             self._saved = step
+
+    @contextmanager
+    def _aside(self, state: State) -> Iterator[None]:
+        """The clock of the training stands still meanwhile."""
+        jax.block_until_ready(state)
+        start = time.perf_counter()
+        yield
+        if self._mark is not None:
+            step, clock = self._mark
+            self._mark = (step, clock + time.perf_counter() - start)
 
     def _line(self, step: int, info: Info) -> dict[str, Any]:
         shown = {name: float(value) for name, value in info._asdict().items() if value is not None}
@@ -196,21 +241,38 @@ class _Session:
         self.listener.line(line)
 
     def _warn(self, line: dict[str, Any]) -> None:
-        if line["embedding_std"] < COLLAPSED and not self.warned:
-            self.warned = True
-            self.listener.warning(
-                f"step {line['step']}: embedding_std is {line['embedding_std']:.3f}: the embeddings have "
-                "collapsed, all images look alike to the network. Try a lower learning rate, a longer "
-                "warm-up, batch norm in the heads, or a larger batch."
+        step, loss, spread = line["step"], line["loss"], line["embedding_std"]
+        if not math.isfinite(loss):
+            self._warn_once(
+                "diverged",
+                f"step {step}: the loss is {loss}: the training has diverged. Stop it, and try a lower "
+                "learning rate, a longer warm-up, or config.optimizer.clip_norm=1.",
             )
+        elif spread < COLLAPSED:
+            self._warn_once(
+                "collapsed",
+                f"step {step}: embedding_std is {spread:.3f}: the embeddings have collapsed, all images look "
+                "alike to the network. Try a lower learning rate, a longer warm-up, batch norm in the heads, "
+                "or a larger batch.",
+            )
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self.warned:
+            self.warned.add(kind)
+            self.listener.warning(text)
 
 
 def held_out(model: Model, probe: online.Online, data: AnyDataset) -> dict[str, float]:
-    """Accuracy on held-out images: `probe`, of the online probe or the network's own head, and `knn`."""
+    """Accuracy on held-out images: `probe`, of the online probe or the network's own head, and `knn`.
+
+    Nothing without labels; NaN for a network that diverged.
+    """
     if isinstance(data, Unlabelled):
         return {}
     test, bank = _some(data.test, HELD_OUT), _some(data.train, BANK)
     queries = model.embed(test.image)
+    if not jnp.isfinite(queries).all():
+        return {"probe": math.nan, "knn": math.nan}
     if model.supervised:
         scores = model.predict(test.image, draws=0).probs
     else:

@@ -1,6 +1,7 @@
 """A config from the command line: --config=FILE[:variant], changed by any number of --config.KEY=VALUE."""
 
 import ast
+import difflib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def choose(file: str, changes: Sequence[str] = ()) -> dict[str, Any]:
         config = module.get_config(variant) if variant else module.get_config()
     except ValueError as error:
         raise ValueError(f"--config={file}: {error}") from None
-    config = recipe.complete(config.to_dict())
+    config = recipe.complete(config.to_dict() if hasattr(config, "to_dict") else config)
     for change in changes:
         key, _, text = change.partition("=")
         _change(config, key, text)
@@ -47,11 +48,14 @@ def choose(file: str, changes: Sequence[str] = ()) -> dict[str, Any]:
 
 def _module(path: Path) -> Any:
     if not path.is_file():
-        there = ", ".join(str(file) for file in sorted(path.parent.glob("*.py")) if file.stem[:1] != "_")
-        raise ValueError(f"--config={path} does not exist; there are {there or 'no configs beside it'}")
+        folder = path if path.is_dir() else path.parent
+        there = [str(file) for file in sorted(folder.glob("*.py")) if "def get_config(" in file.read_text()]
+        raise ValueError(
+            f"--config={path} is not a file; there are {', '.join(there) or 'no configs beside it'}"
+        )
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--config={path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
@@ -66,7 +70,7 @@ def _change(config: dict[str, Any], key: str, text: str) -> None:
     for section in sections:
         inner = place.get(section)
         if not isinstance(inner, dict):
-            raise ValueError(f"config has no section {section}: there are {', '.join(_sections(config))}")
+            raise ValueError(f"config has no section {section}: {_nearest(section, _sections(config))}")
         place = inner
     if name not in place and ".".join(sections) not in recipe.OPEN:
         recipe.complete(_nested([*sections, name], text))  # knows what was meant
@@ -83,7 +87,7 @@ def _value(text: str) -> Any:
         return known[text.lower()]
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
     return tuple(value) if isinstance(value, list) else value
 
@@ -92,6 +96,11 @@ def _nested(keys: list[str], value: Any) -> dict[str, Any]:
     for key in reversed(keys):
         value = {key: value}
     return value
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
 
 
 def _sections(config: dict[str, Any]) -> list[str]:

@@ -107,7 +107,8 @@ def table(measured: dict[str, Evaluation]) -> str:
     """Accuracy and calibration of each method; raw pixels and the untrained network under the same probe."""
     columns = ("top1", "ece", "reliability", "nll")
     header = ("accuracy", "ECE", "Brier rel.", "NLL", "kNN 20")
-    lines = [f"{'2,000 test images':34}" + "".join(f"{name:>12}" for name in header)]
+    images = f"{len(measured['byov'].data.test.label):,} test images"
+    lines = [f"{images:34}" + "".join(f"{name:>12}" for name in header)]
     for method, name in (("byol", "BYOL"), ("byov", "BYOV"), ("supervised_bbb", "supervised BBB")):
         numbers: dict[str, Any] = measured[method].read("calibration") or {}
         neighbours = (measured[method].read("probe") or {}).get("accuracy", {})

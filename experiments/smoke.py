@@ -1,43 +1,60 @@
 """A small version of any config, to see in less than a minute that everything works together."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from byov_jax.data.dataset import Dataset, Unlabelled
 from byov_jax.model import load
+from byov_jax.train.directory import RunError
 
 TRAIN, TEST = 64, 32
-SMALL_VIT = {"width": 16, "depth": 2, "heads": 2, "mlp_width": 32}
+STEPS, BATCH, WIDTH = 4, 16, 16
 
 
-def shrink(config: dict[str, Any]) -> dict[str, Any]:
+@contextmanager
+def quick_compilation() -> Iterator[None]:
+    """Programs that run a few times only are not worth optimising, which takes most of a smoke run's time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
+def shrink(config: dict[str, Any], *, devices: int = 1) -> dict[str, Any]:
     """The same method, prior, views and kind of network: narrow, few steps, small batches."""
-    encoder = config["encoder"]
-    if encoder["name"] == "vit":
-        if "size" in encoder:  # "B/16" says width and depth as well
-            encoder = encoder | {"patch": int(encoder["size"].partition("/")[2])}
-            encoder.pop("size")
-        encoder = encoder | SMALL_VIT
-    else:
-        encoder = {"name": "resnet", "depth": encoder["depth"], "stages": (1, 1), "bottleneck": False}
-        encoder |= {"width": 32, "stem": config["encoder"].get("stem", "small")}
-        encoder |= {"norm": config["encoder"].get("norm", "batch")}
-    heads = {"widths": (16, 8)}
+    heads = {"widths": (WIDTH, WIDTH)}
     return config | {
-        "encoder": encoder,
+        "encoder": _small_vit(config) if config["encoder"]["name"] == "vit" else _small_resnet(config),
         "projector": config["projector"] | heads,
         "predictor": config["predictor"] | heads,
         "optimizer": config["optimizer"] | {"warmup": 1},
-        "steps": 6,
-        "beta_steps": min(config["beta_steps"], 6),
-        "batch_size": 16,
+        "steps": STEPS,
+        "beta_steps": min(config["beta_steps"], STEPS),
+        "batch_size": -(-BATCH // devices) * devices,
         "accumulate": min(config["accumulate"], 2),
         "log_every": 2,
-        "monitor_every": 3,
-        "save_every": 3,
+        "monitor_every": STEPS,
+        "save_every": STEPS,
     }
+
+
+def _small_vit(config: dict[str, Any]) -> dict[str, Any]:
+    encoder = dict(config["encoder"])
+    if "size" in encoder:  # "B/16" says width and depth as well
+        encoder["patch"] = int(encoder.pop("size").partition("/")[2])
+    # Few different shapes: the noise of each is compiled on its own.
+    return encoder | {"width": WIDTH, "depth": 1, "heads": 2, "mlp_width": WIDTH}
+
+
+def _small_resnet(config: dict[str, Any]) -> dict[str, Any]:
+    small = {"depth": 18, "stages": (1, 1), "bottleneck": False, "width": 32}
+    return {key: value for key, value in config["encoder"].items() if key != "axis_name"} | small
 
 
 def few(data: Dataset | Unlabelled) -> Dataset | Unlabelled:
@@ -46,17 +63,15 @@ def few(data: Dataset | Unlabelled) -> Dataset | Unlabelled:
 
 
 def try_out(workdir: Path, data: Dataset | Unlabelled) -> None:
-    """Loads the run; predicts with uncertainty if there are labels, else embeds."""
+    """Loads the run and predicts with draws of its weights: classes if it learned any, else features."""
     model = load(workdir)
     image = data.test.image[:8]
-    if data.train.label is None:
-        found = np.asarray(model.embed(image, draws=2 if model.bayesian else 0))
-    else:
-        if not model.supervised:
-            model = model.with_probe(data.train.image, data.train.label, classes=len(data.classes))
+    if model.supervised:
         found = np.asarray(model.predict(image, draws=2).probs)
+    else:
+        found = np.asarray(model.embed(image, draws=2 if model.bayesian else 0))
     if not np.isfinite(found).all():
-        raise ValueError("smoke: the trained network's outputs are not finite")
+        raise RunError("smoke: the trained network's outputs are not finite")
 
 
 def _some(images: Any, count: int) -> Any:

@@ -25,6 +25,7 @@ import jax
 from byov_jax import run as runs
 from byov_jax.data import source
 from byov_jax.train import checkpoint, directory
+from byov_jax.train.directory import RunError
 from experiments import choose, display, dry_run, smoke
 
 EXIT_BAD_INPUT = 2
@@ -36,8 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     try:
         return command(arguments)
-    except (ValueError, OSError) as error:
-        print(f"train: {_one_line(error)}", file=sys.stderr)
+    except (RunError, OSError) as error:
+        print(f"train: {one_line(error)}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print("train: stopped at once; the same command goes on from the last checkpoint", file=sys.stderr)
@@ -46,28 +47,35 @@ def main(argv: list[str] | None = None) -> int:
 
 def command(arguments: argparse.Namespace) -> int:
     """Everything between the arguments and the exit code."""
-    config = choose.choose(arguments.config, arguments.changes)
-    data = source.load(config["data"]["source"], resize=config["data"]["resize"])
-    if arguments.smoke:
-        config, data = smoke.shrink(config), smoke.few(data)
-    config = runs.prepare(config, data, devices=jax.device_count())
+    config, data = prepare(arguments)
     if arguments.dry_run:
         print(dry_run.describe(config))
         return 0
-    if arguments.workdir is not None:
+    if not arguments.smoke:
         return train(config, data, arguments.workdir, arguments)
-    with tempfile.TemporaryDirectory() as folder:  # --smoke needs no directory
-        return train(config, data, Path(folder) / "run", arguments)
+    with tempfile.TemporaryDirectory() as folder, smoke.quick_compilation():
+        return train(config, data, arguments.workdir or Path(folder) / "run", arguments)
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[dict[str, Any], runs.AnyDataset]:
+    """The complete config and its data; whatever is wrong with them is a RunError."""
+    try:
+        config = choose.choose(arguments.config, arguments.changes)
+        data = source.load(config["data"]["source"], resize=config["data"]["resize"])
+        if arguments.smoke:
+            config, data = smoke.shrink(config, devices=jax.device_count()), smoke.few(data)
+        return runs.prepare(config, data, devices=jax.device_count()), data
+    except ValueError as error:
+        raise RunError(str(error)) from None
 
 
 def train(config: dict[str, Any], data: runs.AnyDataset, workdir: Path, arguments) -> int:
     """Trains behind a progress bar."""
-    first = checkpoint.latest(workdir / directory.CHECKPOINTS) or 0
-    steps = config["steps"]
-    label = f"{config['method']}"
-    if directory.check_same(workdir, config) and first:
+    runs.claim(workdir, config)
+    steps, first = config["steps"], checkpoint.latest(workdir / directory.CHECKPOINTS) or 0
+    if first:
         print(f"{workdir}: {'done already' if first >= steps else f'goes on after step {first}'}", flush=True)
-    with display.training(label, first, steps) as listener:
+    with display.training(config["method"], first, steps) as listener:
         reached = runs.train(config, data, workdir, listener, tensorboard=arguments.tensorboard)
     if reached < steps:
         print(f"{workdir}: saved at step {reached} of {steps}; the same command goes on", file=sys.stderr)
@@ -101,7 +109,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What an error says, without line breaks."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())

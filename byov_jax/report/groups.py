@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from byov_jax.report import names, student, words
+from byov_jax.report import names, student_t, words
 from byov_jax.report.runs import Run, number
 
 METRICS = {
@@ -78,7 +78,7 @@ def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
     if count == 1:
         return Estimate(mean, None, 1)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return Estimate(mean, student.quantile(level, count - 1) * deviation / math.sqrt(count), count)
+    return Estimate(mean, student_t.quantile(level, count - 1) * deviation / math.sqrt(count), count)
 
 
 def groups(runs: Sequence[Run], baseline: Run | None = None) -> list[Row]:

@@ -88,7 +88,9 @@ def _references(runs: Sequence[Run]) -> list[Row]:
                 for run in on_it:
                     with run.reading("part probe of its evaluation"):
                         measured += [
-                            float(v) for k, v in run.parts["probe"]["accuracy"][key].items() if k == probe
+                            float(v)
+                            for k, v in run.parts["probe"]["accuracy"].get(key, {}).items()
+                            if k == probe
                         ]
                 if measured:
                     values[column] = _alone(math.fsum(measured) / len(measured))

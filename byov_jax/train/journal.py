@@ -12,7 +12,10 @@ class Journal:
     """The files of a run that grow line by line."""
 
     def __init__(self, run: Path, *, step: int, tensorboard: bool = False) -> None:
-        """Goes on after `step`: what was written beyond it belongs to work that was lost, and is dropped."""
+        """Goes on after `step`: what was written beyond it belongs to work that was lost, and is dropped.
+
+        The line of step 0 shows the untrained network: a run that begins goes on after -1.
+        """
         self.last = {name: _keep(run / name, step) for name in (directory.METRICS, directory.POSTERIOR)}
         self._run = run
         self._events = _events(run, step) if tensorboard else None
@@ -73,4 +76,4 @@ def _keep(file: Path, step: int) -> dict[str, Any] | None:
 def _events(run: Path, step: int) -> Any:
     from tensorboardX import SummaryWriter  # imports protobuf, which most runs do without
 
-    return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
+    return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # hides what was lost

@@ -7,7 +7,6 @@ import dataclasses
 import difflib
 import inspect
 import math
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +15,9 @@ from byov_jax import networks
 from byov_jax.bayes.scale import NORMALIZERS
 from byov_jax.images.views import View
 from byov_jax.train import recipe
+
+FLOATS = ("float32", "bfloat16", "float16")
+"""What a network may compute in."""
 
 
 def check(config: Mapping[str, Any], *, devices: int = 1) -> None:
@@ -85,12 +87,13 @@ def _check_fields(section: str, values: Mapping[str, Any], fields: Mapping[str, 
                 f"did you mean {section}.{close[0]}?" if close else f"there are {', '.join(sorted(fields))}"
             )
             raise ValueError(f"config has no key {section}.{key}: {hint}")
-        optional = isinstance(fields[key], types.UnionType) and type(None) in typing.get_args(fields[key])
-        kinds = [kind for kind in typing.get_args(fields[key]) or (fields[key],) if kind in _KINDS]
-        if kinds and not (optional and value is None):
-            known = typing.get_origin(fields[key]) is not tuple
-            kind = kinds[0] if known else tuple
-            _require(f"{section}.{key}", value, _is(value, kind), _KINDS[kind])
+        choices = typing.get_args(fields[key])
+        if type(None) in choices and value is None:
+            continue
+        is_tuple = typing.get_origin(fields[key]) is tuple
+        kinds = [tuple] if is_tuple else [kind for kind in choices or (fields[key],) if kind in _KINDS]
+        if kinds:
+            _require(f"{section}.{key}", value, _is(value, kinds[0]), _KINDS[kinds[0]])
 
 
 def _check_ranges(config: Mapping[str, Any]) -> None:
@@ -102,12 +105,28 @@ def _check_ranges(config: Mapping[str, Any]) -> None:
     _require("tau", config["tau"], 0.0 <= config["tau"] <= 1.0, "in [0, 1]: the momentum of the teacher")
     _require("log_var", config["log_var"], -100.0 <= config["log_var"] <= 10.0, "in [-100, 10]")
     _require("data.resize", config["data"]["resize"], config["data"]["resize"] >= 0, "0 or more")
-    rate = config["optimizer"]["learning_rate"]
-    _require("optimizer.learning_rate", rate, rate > 0.0, "positive")
+    _check_encoder(config["encoder"])
+    _check_optimizer(config["optimizer"])
     for part in ("projector", "predictor"):
-        widths = config[part]["widths"]
-        positive = len(widths) > 0 and all(_is(width, int) and width > 0 for width in widths)
-        _require(f"{part}.widths", widths, positive, "one or more positive integers")
+        _require_counts(f"{part}.widths", config[part]["widths"])
+
+
+def _check_encoder(encoder: Mapping[str, Any]) -> None:
+    for key in ("patch", "width", "depth", "heads", "mlp_width"):
+        value = encoder.get(key)
+        _require(f"encoder.{key}", value, value is None or value >= 1, "at least 1")
+    if "stages" in encoder:
+        _require_counts("encoder.stages", encoder["stages"])
+    dtype = encoder.get("dtype")
+    _require("encoder.dtype", dtype, dtype in (None, *FLOATS), f"None or one of {', '.join(FLOATS)}")
+
+
+def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
+    for key, value in optimizer.items():
+        if key in ("learning_rate", "eps", "trust_coefficient"):
+            _require(f"optimizer.{key}", value, value > 0.0, "positive")
+        elif key in ("b1", "b2", "momentum"):
+            _require(f"optimizer.{key}", value, 0.0 <= value < 1.0, "in [0, 1)")
 
 
 def _check_schedules(config: Mapping[str, Any]) -> None:
@@ -150,6 +169,11 @@ def _is(value: Any, kind: type) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+
+
+def _require_counts(key: str, values: tuple) -> None:
+    positive = len(values) > 0 and all(_is(value, int) and value > 0 for value in values)
+    _require(key, values, positive, "one or more positive integers")
 
 
 def _require(key: str, value: Any, valid: bool, allowed: str) -> None:
