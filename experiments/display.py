@@ -1,9 +1,10 @@
 """How a training looks: a bar with the time left on a terminal, lines elsewhere; Ctrl-C stops gently."""
 
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -12,13 +13,16 @@ from byov_jax.run import Listener
 
 SHOWN = {
     "loss": "loss {:.3f}",
-    "kl_per_weight": "kl/weight {:.2f}",
-    "beta": "beta {:.2f}",
-    "embedding_std": "std {:.2f}",
     "probe": "probe {:.1%}",
     "knn": "knn {:.1%}",
+    "embedding_std": "std {:.2f}",
+    "kl_per_weight": "kl/weight {:.2f}",
+    "beta": "beta {:.2f}",
     "images_per_second": "{:,.0f} images/s",
 }
+"""What of a line is shown; a narrow terminal shows the first of them."""
+
+BAR = "{desc} {percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 @contextmanager
@@ -28,7 +32,10 @@ def training(label: str, first: int, steps: int) -> Iterator[Listener]:
     A second Ctrl-C interrupts at once.
     """
     terminal = sys.stderr.isatty()
-    bar = tqdm(total=steps, initial=first, desc=label, unit="step", disable=not terminal, dynamic_ncols=True)
+    bar = tqdm(
+        total=steps, initial=first, desc=label, bar_format=BAR, disable=not terminal, dynamic_ncols=True
+    )
+    bar.set_postfix_str("compiling" if first < steps else "")
     seen: dict[str, Any] = {}
     asked = False
 
@@ -36,18 +43,19 @@ def training(label: str, first: int, steps: int) -> Iterator[Listener]:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        bar.write(f"{label}: stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
+        with suppress(RuntimeError):  # the signal may have come while the same stream was written to
+            bar.write(f"{label}: stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
 
     def line(values: dict[str, Any]) -> None:
         seen.update(values)
-        text = "  ".join(
-            form.format(seen[name]) for name, form in SHOWN.items() if seen.get(name) is not None
-        )
+        texts = [form.format(seen[name]) for name, form in SHOWN.items() if seen.get(name) is not None]
         if terminal:
-            bar.set_postfix_str(text)
+            if values["step"] == 0:  # nothing moves until the step is compiled
+                texts.insert(0, "compiling")
+            bar.set_postfix_str(_fitting(texts, shutil.get_terminal_size().columns - _head(label, steps)))
         else:
-            left = _left(seen, steps)
-            print(f"{label}  step {values['step']:>{len(str(steps))}}/{steps}  {text}{left}", flush=True)
+            step = f"step {values['step']:>{len(str(steps))}}/{steps}"
+            print("  ".join([label, step, *texts, *_left(seen, steps)]), flush=True)
 
     previous = signal.signal(signal.SIGINT, ask)
     try:
@@ -62,10 +70,23 @@ def training(label: str, first: int, steps: int) -> Iterator[Listener]:
         bar.close()
 
 
-def _left(seen: dict[str, Any], steps: int) -> str:
+def _head(label: str, steps: int) -> int:
+    """Columns that the bar takes beside the numbers, with times of less than ten hours."""
+    return len(f"{label} 100%|{' ' * 10}| {steps}/{steps} [0:00:00<0:00:00, ]") + 1
+
+
+def _fitting(texts: list[str], columns: int) -> str:
+    """As many of the texts as there is room for, the first ones."""
+    count = len(texts)
+    while count > 1 and len("  ".join(texts[:count])) > columns:
+        count -= 1
+    return "  ".join(texts[:count])
+
+
+def _left(seen: dict[str, Any], steps: int) -> list[str]:
     """The time left, as far as one can tell from the time so far."""
     step, seconds = seen["step"], seen.get("seconds")
     if not step or not seconds or step >= steps:
-        return ""
+        return []
     minutes, rest = divmod(round(seconds / step * (steps - step)), 60)
-    return f"  {minutes}:{rest:02} left"
+    return [f"{minutes}:{rest:02} left"]

@@ -19,11 +19,12 @@ STEPS, BATCH, WIDTH = 4, 16, 16
 @contextmanager
 def quick_compilation() -> Iterator[None]:
     """Programs that run a few times only are not worth optimising, which takes most of a smoke run's time."""
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+        jax.config.update("jax_disable_most_optimizations", before)
 
 
 def shrink(config: dict[str, Any], *, devices: int = 1) -> dict[str, Any]:

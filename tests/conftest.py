@@ -4,11 +4,20 @@ import os
 
 import jax
 import jaxtyping
+import pytest
 
-# Nearly all of the time of a test is compilation: this halves it, for the commands that tests start as well.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
-
+# Nearly all of a test's time is compilation. This halves it, in the commands that tests start as well.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook("byov_jax", "strict.check")
+
+
+@pytest.fixture
+def optimized():
+    """Compiles as users do, where rounding is what is measured or a test computes for long."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)

@@ -42,14 +42,6 @@ DATA = byov.Batch(TRAIN.image[SHOWN], TRAIN.label[SHOWN])
 IMAGES, LABELS = DATA.image[:N], DATA.label[:N]  # one shape in all tests: each new one compiles for seconds
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation():
-    """Programs that run a few times are not worth optimizing."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def start(run, name, **changes):
     config = recipe.complete(CONFIG | {"method": name} | changes)
     directory.create(run, config)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 import tiny
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -11,6 +12,7 @@ import byov_jax as byov
 from byov_jax import images
 from byov_jax.train import objectives
 
+pytestmark = pytest.mark.usefixtures("optimized")
 DEVICES = 8
 BATCH = tiny.batch(32)
 KEY = jax.random.key(3)

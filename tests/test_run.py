@@ -1,0 +1,177 @@
+"""A training in its run directory: logged, looked at, saved, stopped and continued to the same numbers."""
+
+import copy
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from byov_jax import run as runs
+from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
+from byov_jax.model import load
+from byov_jax.train import checkpoint, directory
+from byov_jax.train.directory import RunError
+
+CONFIG = {
+    "method": "byov",
+    "prior": "teacher_moments",
+    "steps": 7,
+    "batch_size": 16,
+    "encoder": {
+        "name": "vit",
+        "patch": 7,
+        "width": 8,
+        "depth": 1,
+        "heads": 2,
+        "mlp_width": 8,
+        "drop_path": 0.1,
+    },
+    "projector": {"widths": (8, 8)},
+    "predictor": {"widths": (8, 8)},
+    "views": {"name": "small_gray", "size": 14},
+    "log_every": 2,
+    "monitor_every": 3,
+    "save_every": 4,
+}
+TIMES = ("seconds", "images_per_second")
+
+
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch):
+    """What is tested here does not depend on how many devices there are, and eight compile slowly."""
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(runs.jax, "devices", lambda: devices)
+
+
+def images(count, seed):
+    rng = np.random.default_rng(seed)
+    label = (np.arange(count) % 3).astype(np.int32)
+    return Images(
+        (60 * label[:, None, None, None] + rng.integers(0, 80, (count, 14, 14, 1))).astype(np.uint8), label
+    )
+
+
+DATA = Dataset(images(48, 0), images(24, 1), ("a", "b", "c"))
+
+
+def prepared(data=DATA, **changes):
+    return runs.prepare(copy.deepcopy(CONFIG) | changes, data)
+
+
+def lines(run, name=directory.METRICS):
+    found = [json.loads(line) for line in (run / name).read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
+
+
+def state(run):
+    model = load(run)
+    return jax.device_get((model.posterior, model.stats, model.teacher)), model.step
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        devices = jax.devices()[:1]
+        patch.setattr(runs.jax, "devices", lambda: devices)
+        assert runs.train(prepared(), DATA, workdir) == 7
+    return workdir
+
+
+def test_the_run_directory_has_what_it_promises(whole):
+    metrics = lines(whole)
+    assert [line["step"] for line in metrics] == [0, 2, 3, 4, 6, 7]
+    assert [line["step"] for line in metrics if "knn" in line] == [0, 3, 6, 7]
+    assert all(0.0 <= line["probe"] <= 1.0 for line in metrics if "probe" in line)
+    wanted = {"loss", "cosine", "kl", "kl_per_weight", "kl_scaled", "beta", "temperature", "learning_rate"}
+    wanted |= {"tau", "embedding_std", "gradient_norm", "probe_loss", "probe_accuracy", "epoch"}
+    assert wanted <= set(metrics[-1])
+    assert metrics[-1]["epoch"] == 7 / 3
+    layers = lines(whole, directory.POSTERIOR)
+    assert [line["step"] for line in layers] == [0, 3, 6, 7]
+    assert set(layers[0]["layers"]["encoder/blocks_0/mlp/up/kernel"]) == {
+        "sigma_mean",
+        "sigma_max",
+        "snr_mean",
+        "snr_max",
+    }
+    assert checkpoint.latest(whole / directory.CHECKPOINTS) == 7
+    environment = json.loads((whole / directory.ENVIRONMENT).read_text())
+    assert {"packages", "devices", "commit"} <= set(environment)
+
+
+def assert_same(workdir, whole):
+    for name in (directory.METRICS, directory.POSTERIOR):
+        assert lines(workdir, name) == lines(whole, name)
+    jax.tree.map(np.testing.assert_array_equal, state(workdir), state(whole))
+
+
+def test_the_same_run_again_gives_the_same_bits(whole, tmp_path):
+    assert runs.train(prepared(), DATA, tmp_path / "run") == 7
+    assert_same(tmp_path / "run", whole)
+
+
+def test_a_run_that_was_stopped_between_two_saves_ends_with_the_same_bits(whole, tmp_path):
+    workdir, config, reached = tmp_path / "run", prepared(), []
+    listener = runs.Listener(step=reached.append, stop=lambda: reached[-1] == 5)
+    assert runs.train(config, DATA, workdir, listener) == 5
+    assert checkpoint.latest(workdir / directory.CHECKPOINTS) == 5
+    with (workdir / directory.METRICS).open("a") as file:  # one that is killed has logged more than it saved
+        file.write('{"step": 6, "loss": 17.0}\n{"step": 7, "lo')
+    assert runs.train(config, DATA, workdir) == 7
+    assert_same(workdir, whole)
+
+
+def test_a_finished_run_is_left_as_it_is(whole):
+    before = lines(whole)
+    assert runs.train(prepared(), DATA, whole) == 7
+    assert lines(whole) == before
+
+
+def test_another_config_is_refused_with_the_difference(whole):
+    with pytest.raises(RunError, match=r"holds another run: tau is 0\.99 there, 0\.5 here; choose another"):
+        runs.train(prepared(tau=0.5), DATA, whole)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(RunError, match="neither empty nor a run directory"):
+        runs.train(prepared(), DATA, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_collapse_is_announced_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "COLLAPSED", 10.0)
+    warnings = []
+    runs.train(prepared(steps=4), DATA, tmp_path / "run", runs.Listener(warning=warnings.append))
+    (text,) = warnings
+    assert "the embeddings have collapsed" in text
+    assert "step 2" in text
+
+
+def test_images_without_labels_are_enough(tmp_path):
+    data = Unlabelled(UnlabelledImages(DATA.train.image), UnlabelledImages(DATA.test.image))
+    workdir = tmp_path / "run"
+    runs.train(prepared(data, method="byol", steps=2), data, workdir)
+    assert not any("probe" in line or "knn" in line for line in lines(workdir))
+    assert not (workdir / directory.POSTERIOR).exists()
+
+
+def test_a_supervised_run_shows_its_own_head(tmp_path):
+    workdir = tmp_path / "run"
+    runs.train(prepared(method="supervised_bbb", steps=2), DATA, workdir)
+    last = lines(workdir)[-1]
+    predicted = load(workdir).predict(DATA.test.image, draws=0).probs
+    assert last["probe"] == pytest.approx(np.mean(np.argmax(predicted, 1) == DATA.test.label))
+    assert "tau" not in last
+    assert "accuracy" in last
+
+
+def test_views_that_the_network_cannot_take_are_refused_before_anything_starts():
+    with pytest.raises(ValueError, match=r"config\.views\.size=21: a network for such views does not take"):
+        prepared(
+            views={"name": "small_gray", "size": 21},
+            encoder=CONFIG["encoder"] | {"positions": "learned"},
+        )

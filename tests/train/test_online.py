@@ -1,0 +1,74 @@
+"""The online probe: it learns what can be learned, and changes nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import byov_jax as byov
+from byov_jax.train import online
+
+BATCH = tiny.batch(16)
+KEY = jax.random.key(1)
+
+
+def steps(method, count=3, batch=BATCH):
+    state = method.init(jax.random.key(0), batch)
+    step = jax.jit(method.step)
+    for _ in range(count):
+        state, info = step(state, batch, KEY)
+    return state, info
+
+
+def test_it_learns_to_separate_what_is_separable():
+    rng = np.random.default_rng(0)
+    label = jnp.asarray(rng.integers(0, 3, 200))
+    features = jax.nn.one_hot(label, 8) + 0.1 * jnp.asarray(rng.normal(size=(200, 8)), jnp.float32)
+    probe = online.init(8, 3)
+    assert online.loss(probe.params, features, label)[0] == pytest.approx(np.log(3))
+
+    @jax.jit
+    def step(probe):
+        return online.update(probe, jax.grad(lambda p: online.loss(p, features, label)[0])(probe.params))
+
+    for _ in range(300):
+        probe = step(probe)
+    nll, accuracy = online.loss(probe.params, features, label)
+    assert accuracy == 1.0
+    assert nll < 0.5
+
+
+def test_its_gradient_ends_at_the_features():
+    params = {"weight": jnp.ones((4, 3)) * jnp.arange(3.0)[None], "bias": jnp.zeros(3)}
+    features, label = jnp.arange(8.0).reshape(2, 4), jnp.asarray([0, 2])
+    gradient = jax.grad(lambda x: online.loss(params, x, label)[0])(features)
+    np.testing.assert_array_equal(gradient, 0.0)
+
+
+def test_a_run_with_it_is_the_same_run():
+    (with_probe, info), (without, bare) = (steps(tiny.byov_method(classes=c)) for c in (3, 0))
+    assert bare.probe_loss is None
+    assert info.probe_loss > 0.0
+    assert not without.online.params
+    for part in ("posterior", "stats", "teacher", "prior"):
+        mine, theirs = getattr(with_probe, part), getattr(without, part)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mine, theirs)
+
+
+def test_accumulation_averages_its_gradient():
+    settings = {"classes": 3, "log_var": -60.0, "net": tiny.student(norm="none")}
+    optimizer = byov.optimizer.lars(0.1)
+    whole, parts = (
+        steps(tiny.byov_method(optimizer, accumulate=a, **settings), count=1)[0].online for a in (1, 4)
+    )
+    assert np.abs(whole.params["weight"]).max() > 0.0
+    # Adam's first step is the sign of the gradient: its second moment tells the size.
+    first, second = (jax.tree.leaves(probe.optimizer) for probe in (whole, parts))
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-9)
+
+
+def test_without_labels_it_says_what_to_do():
+    with pytest.raises(ValueError, match=r"the online probe needs labels.*classes=0"):
+        steps(tiny.byol_method(classes=3), batch=byov.Batch(BATCH.image))
