@@ -118,7 +118,7 @@ def table(measured: dict[str, Evaluation]) -> str:
                 continue
             values = [numbers[mode][column]["value"] for column in columns]
             row = {"mean": "student mean", "mc": "student MC"}[mode]
-            near = f"{neighbours[row]['kNN 20']:12.1%}" if row in neighbours else f"{'':12}"
+            near = f"{neighbours[row]['kNN 20']:12.1%}" if row in neighbours else ""
             label = name if method == "byol" else f"{name}, {label}"
             shown = f"{values[0]:12.1%}{values[1]:12.1%}{values[2]:12.3f}{values[3]:12.3f}"
             lines.append(f"{label:34}{shown}{near}")

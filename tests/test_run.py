@@ -1,6 +1,7 @@
 """A training in its run directory: logged, looked at, saved, stopped and continued to the same numbers."""
 
 import copy
+import dataclasses
 import json
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 from byov_jax import run as runs
 from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
 from byov_jax.model import load
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import checkpoint, directory, online
 from byov_jax.train.directory import RunError
 
 CONFIG = {
@@ -109,6 +110,14 @@ def assert_same(workdir, whole):
 
 
 def test_the_same_run_again_gives_the_same_bits(whole, tmp_path):
+    """Even if the process died before the first checkpoint, after it had logged the untrained network."""
+
+    def die(line):
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        runs.train(prepared(), DATA, tmp_path / "run", runs.Listener(line=die))
+    assert [line["step"] for line in lines(tmp_path / "run")] == [0]
     assert runs.train(prepared(), DATA, tmp_path / "run") == 7
     assert_same(tmp_path / "run", whole)
 
@@ -149,6 +158,15 @@ def test_a_collapse_is_announced_once(tmp_path, monkeypatch):
     (text,) = warnings
     assert "the embeddings have collapsed" in text
     assert "step 2" in text
+
+
+def test_a_network_that_diverged_has_no_accuracy(whole):
+    model = load(whole)
+    mean = jax.tree.map(lambda x: x * np.nan, model.posterior.mean)
+    broken = dataclasses.replace(model, posterior=model.posterior._replace(mean=mean))
+    found = runs.held_out(broken, online.none(), DATA)
+    assert found.keys() == {"probe", "knn"}
+    assert all(np.isnan(value) for value in found.values())
 
 
 def test_images_without_labels_are_enough(tmp_path):

@@ -56,17 +56,36 @@ def test_a_run_with_it_is_the_same_run():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mine, theirs)
 
 
-def test_accumulation_averages_its_gradient():
-    settings = {"classes": 3, "log_var": -60.0, "net": tiny.student(norm="none")}
-    optimizer = byov.optimizer.lars(0.1)
-    whole, parts = (
-        steps(tiny.byov_method(optimizer, accumulate=a, **settings), count=1)[0].online for a in (1, 4)
-    )
-    assert np.abs(whole.params["weight"]).max() > 0.0
-    # Adam's first step is the sign of the gradient: its second moment tells the size.
-    first, second = (jax.tree.leaves(probe.optimizer) for probe in (whole, parts))
-    for a, b in zip(first, second, strict=True):
+CERTAIN = {"classes": 3, "log_var": -60.0, "net": tiny.student(norm="none")}
+
+
+def assert_same_gradient(first, second):
+    """Adam's first step is the sign of the gradient: the moments in its state tell the size."""
+    assert np.abs(first.params["weight"]).max() > 0.0
+    for a, b in zip(jax.tree.leaves(first.optimizer), jax.tree.leaves(second.optimizer), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """State and info after one step with the whole batch on one device."""
+    return steps(tiny.byov_method(**CERTAIN), count=1)
+
+
+def test_accumulation_averages_its_gradient(whole):
+    parts, _ = steps(tiny.byov_method(accumulate=4, **CERTAIN), count=1)
+    assert_same_gradient(whole[0].online, parts.online)
+
+
+def test_pmap_averages_its_gradient_and_what_it_shows(whole):
+    method = tiny.byov_method(axis_name="batch", **CERTAIN)
+    start = method.init(jax.random.key(0), BATCH)
+    parts = jax.tree.map(lambda x: x.reshape(8, -1, *x.shape[1:]), BATCH)
+    state, info = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))(start, parts, KEY)
+    for device in (0, 7):
+        assert_same_gradient(whole[0].online, jax.tree.map(lambda x, d=device: x[d], state.online))
+    np.testing.assert_allclose(info.probe_loss, np.full(8, whole[1].probe_loss), rtol=1e-5)
+    np.testing.assert_allclose(info.probe_accuracy, np.full(8, whole[1].probe_accuracy), rtol=1e-5)
 
 
 def test_without_labels_it_says_what_to_do():
