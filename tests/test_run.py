@@ -7,6 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from byov_jax import run as runs
 from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
@@ -43,6 +44,16 @@ def _one_device(monkeypatch):
     """What is tested here does not depend on how many devices there are, and eight compile slowly."""
     devices = jax.devices()[:1]
     monkeypatch.setattr(runs.jax, "devices", lambda: devices)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    """Most trainings here are of one program, which takes longer to compile than to run."""
+    compilation_cache.reset_cache()  # JAX looks for a cache at the first compilation only
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
 
 
 def images(count, seed):
@@ -154,7 +165,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
 def test_a_collapse_is_announced_once(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "COLLAPSED", 10.0)
     warnings = []
-    runs.train(prepared(steps=4), DATA, tmp_path / "run", runs.Listener(warning=warnings.append))
+    runs.train(prepared(), DATA, tmp_path / "run", runs.Listener(warning=warnings.append))
     (text,) = warnings
     assert "the embeddings have collapsed" in text
     assert "step 2" in text
@@ -179,7 +190,7 @@ def test_images_without_labels_are_enough(tmp_path):
 
 def test_a_supervised_run_shows_its_own_head(tmp_path):
     workdir = tmp_path / "run"
-    runs.train(prepared(method="supervised_bbb", steps=2), DATA, workdir)
+    runs.train(prepared(method="supervised_bbb", where="head", steps=2), DATA, workdir)
     last = lines(workdir)[-1]
     predicted = load(workdir).predict(DATA.test.image, draws=0).probs
     assert last["probe"] == pytest.approx(np.mean(np.argmax(predicted, 1) == DATA.test.label))

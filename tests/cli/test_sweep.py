@@ -5,12 +5,14 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 from byov_jax.report import groups
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import checkpoint, directory, loop, recipe
+from byov_jax.train.objectives import Batch
 from experiments import grid, sweep
 
 CONFIG = """
@@ -59,23 +61,38 @@ def place(tmp_path_factory):
     return place
 
 
-def run(place, *arguments, workdir=None):
+def arguments(place, *more, workdir=None):
     fixed = (f"--config={place / 'config.py'}", f"--workdir={workdir or place / 'sweep'}")
-    return sweep.main([*fixed, "--evaluate=calibration", *arguments])
+    return [*fixed, "--evaluate=calibration", *more]
+
+
+def run(place, *more, workdir=None):
+    return sweep.main(arguments(place, *more, workdir=workdir))
 
 
 @pytest.fixture(scope="module")
 def swept(place):
-    """Two seeds that were trained, and a third whose directory holds another run."""
-    foreign = place / "sweep" / f"{NAME}2"
-    foreign.mkdir(parents=True)
-    (foreign / directory.CONFIG).write_text('{"tau": 0.5}')
+    """Three seeds: one that is new, one that was trained and failed later, one where another run is."""
     with pytest.MonkeyPatch.context() as patch:
         devices = jax.devices()[:1]
         patch.setattr(jax, "devices", lambda: devices)
         patch.setattr(jax, "device_count", lambda: 1)
+        _, trained, foreign = sweep.prepare(sweep._arguments(arguments(place, "--seed=0,1,2")))
+        pretend_trained(trained)
+        foreign.folder.mkdir(parents=True)
+        (foreign.folder / directory.CONFIG).write_text('{"tau": 0.5}')
         assert run(place, "--seed=0,1,2") == sweep.EXIT_FAILED
     return place / "sweep"
+
+
+def pretend_trained(job):
+    """A run whose last checkpoint is its first state, with the traceback of an earlier attempt."""
+    directory.create(job.folder, job.config)
+    method = recipe.method(job.config, recipe.network(job.config))
+    state = loop.initial(method, Batch(job.data.train.image, job.data.train.label), job.config["seed"])
+    steps = job.config["steps"]
+    checkpoint.save(job.folder / directory.CHECKPOINTS, steps, state._replace(step=jnp.asarray(steps)))
+    (job.folder / sweep.ERROR).write_text("Traceback: out of memory")
 
 
 def table(workdir):
@@ -113,7 +130,7 @@ def test_a_failure_leaves_its_traceback_and_the_rest_goes_on(swept, place, capsy
     assert {file.name for file in (swept / f"{NAME}2").iterdir()} == {"config.json", sweep.ERROR}
     for seed in (0, 1):
         assert checkpoint.latest(swept / f"{NAME}{seed}" / directory.CHECKPOINTS) == 2
-        assert not (swept / f"{NAME}{seed}" / sweep.ERROR).exists()
+        assert not (swept / f"{NAME}{seed}" / sweep.ERROR).exists()  # one of them had failed before
     assert run(place, "--seed=1,2") == sweep.EXIT_FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"sweep: {NAME}2 failed: workdir {swept / f'{NAME}2'} holds another run: ")
@@ -128,21 +145,6 @@ def test_what_is_done_is_not_done_again(swept, place, capsys, monkeypatch):
     assert run(place, "--seed=0,1") == 0
     assert capsys.readouterr().out.count("done already") == 2
     assert [file.stat().st_mtime_ns for file in files] == before
-
-
-@pytest.mark.slow
-def test_a_run_that_succeeds_after_all_loses_its_error(swept, place, tmp_path, capsys):
-    """A copy of a trained run under another seed: trained already, but not yet measured."""
-    workdir = tmp_path / "sweep"
-    for seed in (0, 2):
-        shutil.copytree(swept / f"{NAME}0", workdir / f"{NAME}{seed}")
-    config = json.loads((workdir / f"{NAME}2" / directory.CONFIG).read_text())
-    directory.write_json(workdir / f"{NAME}2" / directory.CONFIG, config | {"seed": 2})
-    (workdir / f"{NAME}2" / sweep.ERROR).write_text("Traceback")
-    assert run(place, "--seed=0,2", workdir=workdir) == 0
-    assert capsys.readouterr().out.count("done already") == 1
-    assert not (workdir / f"{NAME}2" / sweep.ERROR).exists()
-    assert [row["seeds"] for row in table(workdir)] == ["0 2"] * 3
 
 
 @pytest.mark.slow
@@ -178,8 +180,8 @@ def test_interrupting_stops_the_sweep(place, tmp_path, capsys, monkeypatch):
 
 
 def test_a_dry_run_lists_the_runs_and_writes_nothing(place, tmp_path, capsys):
-    arguments = ("--beta=0.1,1:1", "--where=all", "--seed=3", "--baseline", "--dry_run")
-    assert run(place, *arguments, workdir=tmp_path / "sweep") == 0
+    more = ("--beta=0.1,1:1", "--where=all", "--seed=3", "--baseline", "--dry_run")
+    assert run(place, *more, workdir=tmp_path / "sweep") == 0
     assert capsys.readouterr().out.splitlines() == [
         f"3 runs in {tmp_path / 'sweep'}",
         "  byov-standard-beta0to0.1-all-seed3  new",
@@ -190,27 +192,26 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(place, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("argument", "message"),
     [
-        (("--beta=0.3,much",), "--beta=much: expected a number, 0 or more, or START:END"),
-        (("--beta=1:-1",), "--beta=1:-1: expected a number"),
-        (("--beta=0:1:2",), "--beta=0:1:2: expected a number"),
-        (("--seed=0,-1",), "--seed=-1: expected integers"),
-        (("--prior=standard,flat",), "config.prior='flat' must be one of standard, teacher_mean"),
-        (("--where=all,nothing_at_all",), "where='nothing_at_all' matches none of"),
-        (("--config.tau=2",), "config.tau=2 must be in [0, 1]"),
-        (("--config.prior=standard",), "--config.prior=standard: a sweep sets prior itself, with --prior"),
-        (("--config.stepz=3",), "config has no key stepz: did you mean steps?"),
-        (("--evaluate=layers",), "--evaluate=layers: expected calibration"),
-        (("--evaluate=calibration,taste",), "--evaluate=calibration,taste: expected calibration"),
-        (("--config={place}/config.py:byol",), "byol has neither prior nor beta to sweep over"),
-        (("--config.data.source={place}",), "not an image file, remove it"),
-        (("--workdir={place}/config.py/sweep",), "cannot be made (Not a directory): choose another"),
+        ("--beta=0.3,much", "--beta=much: expected a number, 0 or more, or START:END"),
+        ("--beta=1:-1", "--beta=1:-1: expected a number"),
+        ("--beta=0:1:2", "--beta=0:1:2: expected a number"),
+        ("--seed=0,-1", "--seed=-1: expected integers"),
+        ("--prior=standard,flat", "config.prior='flat' must be one of standard, teacher_mean"),
+        ("--where=all,nothing_at_all", "where='nothing_at_all' matches none of"),
+        ("--config.tau=2", "config.tau=2 must be in [0, 1]"),
+        ("--config.prior=standard", "--config.prior=standard: a sweep sets prior itself, with --prior"),
+        ("--config.stepz=3", "config has no key stepz: did you mean steps?"),
+        ("--evaluate=layers", "--evaluate=layers: expected calibration"),
+        ("--evaluate=calibration,taste", "--evaluate=calibration,taste: expected calibration"),
+        ("--config={place}/config.py:byol", "byol has neither prior nor beta to sweep over"),
+        ("--config.data.source={place}", "not an image file, remove it"),
+        ("--workdir={place}/config.py/sweep", "cannot be made (Not a directory): choose another"),
     ],
 )
-def test_wrong_input_is_one_line_and_nothing_is_written(place, tmp_path, capsys, arguments, message):
-    arguments = [argument.format(place=place) for argument in arguments]
-    assert run(place, *arguments, workdir=tmp_path / "sweep") == 2
+def test_wrong_input_is_one_line_and_nothing_is_written(place, tmp_path, capsys, argument, message):
+    assert run(place, argument.format(place=place), workdir=tmp_path / "sweep") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("sweep: ")
     assert message in line

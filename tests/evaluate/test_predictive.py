@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import byov_jax as byov
 from byov_jax.evaluate import memory, predictive
 
+pytestmark = pytest.mark.usefixtures("optimized")  # some tests compare bits
 KEY = jax.random.key(0)
 N, FEATURES, CLASSES, DRAWS = 10, 4, 3, 12
 X = np.random.default_rng(0).normal(size=(N, FEATURES)).astype(np.float32)

@@ -19,6 +19,7 @@ PRIORS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("name", PRIORS)
 def test_byov_trains_with_every_prior(name):
     student = networks.Student(
