@@ -26,6 +26,7 @@ class Story:
     def training(self, label: str, steps: int, seconds: float) -> Listener:
         """Shows a training that advances the bar by `seconds`."""
         seen: dict[str, Any] = {}
+        self._bar.set_description_str(f"{label}: compiling")
 
         def step(number: int) -> None:
             self._bar.update(seconds / steps)
