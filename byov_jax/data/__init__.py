@@ -1,1 +1,1 @@
-"""Where images come from: source -> host batch. NumPy and Pillow, no model code."""
+"""Where images come from: source -> host batch. decoders and grain, no model code."""

@@ -1,9 +1,9 @@
-"""A data set in memory: both splits, their labels and the names of the classes, if it has any."""
+"""A data set: both splits, in memory or decoded as needed, their labels and the names of the classes."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-from jaxtyping import Int32, UInt8
+Pixels = Any
+"""uint8 [n, height, width, channels]: a NumPy array, or a `Decoded`, which looks like one."""
 
 
 class Images(NamedTuple):
@@ -11,17 +11,17 @@ class Images(NamedTuple):
 
     Attributes:
       image: values 0 to 255, [n, height, width, channels].
-      label: index into the names of the classes, [n].
+      label: index into the names of the classes, int32 [n]; a `decoded.Labels` looks like one.
     """
 
-    image: UInt8[np.ndarray, "n height width channels"]
-    label: Int32[np.ndarray, "n"]
+    image: Pixels
+    label: Any
 
 
 class UnlabelledImages(NamedTuple):
     """Images alone: `Images` whose labels are None."""
 
-    image: UInt8[np.ndarray, "n height width channels"]
+    image: Pixels
     label: None = None
 
 

@@ -29,6 +29,9 @@ def pixels(stream: Stream, resize: int = 0) -> UInt8[np.ndarray, "height width c
         empty = stream.seek(0, 2) == 0
         raise ValueError("it is empty" if empty else f"it is none of {', '.join(FORMATS)}") from None
     with image:
+        count, limit = image.width * image.height, Image.MAX_IMAGE_PIXELS
+        if limit is not None and count > limit:  # up to twice as many, Pillow itself only warns
+            raise ValueError(f"Image size ({count} pixels) exceeds limit of {limit} pixels")
         if resize:  # a JPEG is decoded at a half, a quarter or an eighth, where that leaves enough
             image.draft(None, (round(_GAP * resize), round(_GAP * resize)))
         ImageOps.exif_transpose(image, in_place=True)

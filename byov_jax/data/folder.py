@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from byov_jax.data import stack
-from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
+from byov_jax.data.records import NO_LABEL, Names, Record, Records
 
 TRAIN = "train"
 TESTS = ("test", "val", "validation")
@@ -20,30 +20,51 @@ LABELLED_SHARE, UNLABELLED_SHARE = 5, 10
 
 
 class Files(NamedTuple):
-    """The images of both splits, the numbers of their classes, and the names: none if there are no labels."""
+    """The paths of both splits, the numbers of their classes, and the names: -1 and none without labels."""
 
-    train: list[Path]
+    train: list[str]
     train_label: list[int]
-    test: list[Path]
+    test: list[str]
     test_label: list[int]
     classes: tuple[str, ...]
     description: str
 
 
-def load(folder: Path, *, resize: int = 0, threads: int = 0) -> Dataset | Unlabelled:
-    """Finds and decodes the images of a folder; see `find` and `stack.read`."""
+def open(folder: Path) -> Records:
+    """The images of a folder, to be read one by one; see `find`."""
     files = find(folder)
-    paths = files.train + files.test
-    image = stack.read(paths, lambda i: paths[i].open("rb"), resize=resize, threads=threads)
-    train, test = image[: len(files.train)], image[len(files.train) :]
-    if not files.classes:
-        return Unlabelled(UnlabelledImages(train), UnlabelledImages(test), description=files.description)
-    return Dataset(
-        Images(train, np.array(files.train_label, np.int32)),
-        Images(test, np.array(files.test_label, np.int32)),
-        files.classes,
-        files.description,
+    train, test = (
+        Folder(paths, label, _stamps(folder, paths))
+        for paths, label in ((files.train, files.train_label), (files.test, files.test_label))
     )
+    return Records(train, test, files.classes, files.description)
+
+
+class Folder:
+    """Image files, named by their paths."""
+
+    def __init__(self, paths: list[str], label: list[int], stamps: dict[str, int]) -> None:
+        """`stamps` says when the folders that the images lie in were last changed."""
+        self._paths, self.label = Names(paths), np.array(label, np.int32)
+        self._stamps = stamps
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getitem__(self, i: int) -> Record:
+        return Record(Path(self._paths[i]).read_bytes(), int(self.label[i]))
+
+    def name(self, i: int) -> str:
+        """Its path."""
+        return stack.show(self._paths[i])
+
+    def file_names(self) -> list[bytes]:
+        """The names of the files without their folders."""
+        return self._paths.without_folders()
+
+    def changed(self) -> str | None:
+        """A folder in which files were added, removed or renamed since this was opened, None if in none."""
+        return next((stack.show(one) for one, stamp in self._stamps.items() if _stamp(one) != stamp), None)
 
 
 def find(folder: Path) -> Files:
@@ -62,7 +83,8 @@ def find(folder: Path) -> Files:
         description = f"test images from {test.name}/"
     else:
         share = LABELLED_SHARE if classes else UNLABELLED_SHARE
-        flags = [held_out([path.relative_to(train).as_posix() for path in paths], share) for paths in groups]
+        names = [[path.removeprefix(f"{train}{os.sep}") for path in paths] for paths in groups]
+        flags = [held_out(group, share) for group in names]
         held = [_where(paths, flag, True) for paths, flag in zip(groups, flags, strict=True)]
         groups = [_where(paths, flag, False) for paths, flag in zip(groups, flags, strict=True)]
         description = f"test images: one in {share}{each}, held out by a hash of the path"
@@ -72,7 +94,8 @@ def find(folder: Path) -> Files:
             f"add images, or a folder {TESTS[0]}/ beside {TRAIN}/"
         )
     labels = f"{len(classes)} classes" if classes else "no labels"
-    return Files(*_flat(groups), *_flat(held), tuple(classes), f"{labels}; {description}")
+    first = 0 if classes else NO_LABEL
+    return Files(*_flat(groups, first), *_flat(held, first), tuple(classes), f"{labels}; {description}")
 
 
 def held_out(names: list[str], share: int) -> list[bool]:
@@ -86,6 +109,23 @@ def held_out(names: list[str], share: int) -> list[bool]:
     by_hash = sorted(range(len(names)), key=hashes.__getitem__)
     chosen = set(by_hash[: min(max(count, 1), len(names) - 1)])
     return [i in chosen for i in range(len(names))]
+
+
+def _stamps(root: Path, paths: list[str]) -> dict[str, int]:
+    """When the folders that `paths` lie in were last changed, and those above them."""
+    folders = {path.rpartition(os.sep)[0] for path in paths}
+    above = {str(one) for folder in folders for one in Path(folder).parents if one.is_relative_to(root)}
+    if (root / TRAIN).is_dir():  # what lies beside it is not read
+        above.discard(str(root))
+    return {folder: _stamp(folder) for folder in sorted(folders | above)}
+
+
+def _stamp(folder: str) -> int:
+    """When a folder was last changed, 0 if it is gone."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _splits(folder: Path) -> tuple[Path, Path | None]:
@@ -115,7 +155,7 @@ def _classes(split: Path) -> list[str]:
     return folders
 
 
-def _test_groups(test: Path, train: Path, classes: list[str]) -> list[list[Path]]:
+def _test_groups(test: Path, train: Path, classes: list[str]) -> list[list[str]]:
     """The test images of each class."""
     found = _classes(test)
     unknown = [name for name in found if name not in classes]
@@ -133,11 +173,11 @@ def _test_groups(test: Path, train: Path, classes: list[str]) -> list[list[Path]
     return [_images(test / name) if name in found else [] for name in classes]
 
 
-def _images(folder: Path) -> list[Path]:
+def _images(folder: Path) -> list[str]:
     """All images below `folder`, sorted; none, or any other file, is an error."""
-    images: list[Path] = []
-    others: list[Path] = []
-    _walk(folder, images, others, above=())
+    images: list[str] = []
+    others: list[str] = []
+    _walk(str(folder), images, others, above=())
     if others:
         raise ValueError(
             f"{stack.show(others[0])}{_more(others, ' and {} more')}: not an image file, remove it; "
@@ -148,12 +188,12 @@ def _images(folder: Path) -> list[Path]:
     return images
 
 
-def _walk(folder: Path, images: list[Path], others: list[Path], above: tuple[str, ...]) -> None:
+def _walk(folder: str, images: list[str], others: list[str], above: tuple[str, ...]) -> None:
     real = os.path.realpath(folder)
     if real in above:
         raise ValueError(f"{stack.show(folder)} is a link to a folder that it lies in: remove it")
     for entry in _entries(folder):
-        path = folder / entry.name
+        path = os.path.join(folder, entry.name)
         if entry.is_dir():
             _walk(path, images, others, (*above, real))
         # A link may lead nowhere, which opening it will tell; a pipe or a socket would never be read.
@@ -163,20 +203,20 @@ def _walk(folder: Path, images: list[Path], others: list[Path], above: tuple[str
             others.append(path)
 
 
-def _entries(folder: Path) -> list[os.DirEntry]:
+def _entries(folder: str | Path) -> list[os.DirEntry]:
     """What is in a folder, sorted by name, without hidden files and folders."""
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     return sorted(visible, key=lambda entry: entry.name)
 
 
-def _where(paths: list[Path], flags: list[bool], value: bool) -> list[Path]:
+def _where(paths: list[str], flags: list[bool], value: bool) -> list[str]:
     return [path for path, flag in zip(paths, flags, strict=True) if flag is value]
 
 
-def _flat(groups: list[list[Path]]) -> tuple[list[Path], list[int]]:
+def _flat(groups: list[list[str]], first: int) -> tuple[list[str], list[int]]:
     """The paths of all classes, and the number of the class of each."""
-    numbered = [(path, label) for label, paths in enumerate(groups) for path in paths]
+    numbered = [(path, label) for label, paths in enumerate(groups, first) for path in paths]
     return [path for path, _ in numbered], [label for _, label in numbered]
 
 

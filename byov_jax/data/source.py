@@ -1,5 +1,6 @@
-"""Data sets by name or place: embedded images, folders of images or IDX files, .npz files, tfds."""
+"""Data sets by name or place, read image by image (`open`) or into memory as a whole (`load`)."""
 
+import io
 import zipfile
 import zlib
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Literal, overload
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from byov_jax.data import fashion_mnist, folder, idx, stack, tfds
-from byov_jax.data.dataset import Dataset, Images, Unlabelled
+from byov_jax.data import fashion_mnist, folder, idx, shards, stack, tars, tfds
+from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
+from byov_jax.data.records import Arrays, Records
 
 EMBEDDED = "fashion_mnist"
 TFDS = "tfds:"
@@ -23,6 +25,34 @@ IDX = (
 LARGEST_LABEL = 10**6  # no data set has more classes: a larger label is damage, not a class
 
 
+def open(source: str) -> Records:
+    """Finds the images of a data set, to be read one by one; errors are those of `load`.
+
+    Args:
+      source: "fashion_mnist" for the embedded subset; "tfds:NAME" for a data set that tfds has prepared; a
+        folder of images, `train/CLASS/*.jpg` or unlabelled (see `folder.find`); a folder that
+        `experiments.prepare` has written; one with the original tar files of ImageNet; one with the four IDX
+        files of MNIST and its kin, gzipped or not; or an .npz file with `train_image`, `train_label`,
+        `test_image`, `test_label` (uint8 [n, height, width, channels] and integers [n]) and, if you like,
+        `classes` (their names).
+    """
+    path = Path(source)
+    if source == EMBEDDED:
+        return _in_memory(fashion_mnist.load(), source)
+    if source.startswith(TFDS):
+        return tfds.open(source.removeprefix(TFDS))
+    if source and path.is_dir():
+        if _has_idx(path):
+            return _in_memory(_from_idx(path), source)
+        kind = next((kind for kind in (shards, tars) if kind.found(path)), folder)
+        return kind.open(path)
+    if path.suffix == ".npz" and path.is_file():
+        return _in_memory(_from_npz(path), source)
+    raise ValueError(
+        f"data {source!r} is neither {EMBEDDED!r}, nor {TFDS}NAME, nor a folder or an .npz file that exists"
+    )
+
+
 @overload
 def load(source: Literal["fashion_mnist"], *, resize: int = 0) -> Dataset: ...
 @overload
@@ -31,27 +61,46 @@ def load(source: str, *, resize: int = 0) -> Dataset | Unlabelled:
     """Reads a whole data set into memory; what cannot be read is a ValueError or an OSError of one line.
 
     Args:
-      source: "fashion_mnist" for the embedded subset; "tfds:NAME" for a data set that tfds has prepared; a
-        folder of images, `train/CLASS/*.jpg` or unlabelled (see `folder.find`); a folder with the four IDX
-        files of MNIST and its kin, gzipped or not; or an .npz file with `train_image`, `train_label`,
-        `test_image`, `test_label` (uint8 [n, height, width, channels] and integers [n]) and, if you like,
-        `classes` (their names).
+      source: as in `open`.
       resize: side of the central squares that images are cropped and resized to; 0 leaves them as they are.
     """
     if resize < 0:
         raise ValueError(f"config.data.resize={resize} must be a size in pixels, or 0 for images as they are")
-    path = Path(source)
-    if source == EMBEDDED:
-        return _resized(fashion_mnist.load(), resize)
-    if source.startswith(TFDS):
-        return tfds.load(source.removeprefix(TFDS), resize=resize)
-    if source and path.is_dir():
-        return _resized(_from_idx(path), resize) if _has_idx(path) else folder.load(path, resize=resize)
-    if path.suffix == ".npz" and path.is_file():
-        return _resized(_from_npz(path), resize)
-    raise ValueError(
-        f"data {source!r} is neither {EMBEDDED!r}, nor {TFDS}NAME, nor a folder or an .npz file that exists"
-    )
+    found = open(source)
+    if isinstance(found.train, Arrays) and isinstance(found.test, Arrays):
+        train, test = (
+            Images(stack.resized(one.image, resize), one.label) for one in (found.train, found.test)
+        )
+    else:
+        train, test = _decoded(found, resize)
+    if not found.classes:
+        return Unlabelled(UnlabelledImages(train.image), UnlabelledImages(test.image), (), found.description)
+    for split, images in (("train", train), ("test", test)):
+        if images.label.min() < 0:
+            raise ValueError(f"{source}: {split} has images without a label")
+    return Dataset(train, test, found.classes, found.description)
+
+
+def _decoded(found: Records, resize: int) -> tuple[Images, Images]:
+    """Both splits, decoded together: they have colours if one image has."""
+    places = [(one, i) for one in (found.train, found.test) for i in range(len(one))]
+    label = np.empty(len(places), np.int32)
+
+    def open_image(number: int) -> io.BytesIO:
+        one, i = places[number]
+        record = one[i]
+        label[number] = record.label
+        return io.BytesIO(bytes(record.image))
+
+    names = [one.name(i) for one, i in places]
+    image = stack.read(names, open_image, resize=resize, remedy=found.remedy)
+    split = len(found.train)
+    return Images(image[:split], label[:split]), Images(image[split:], label[split:])
+
+
+def _in_memory(data: Dataset, place: str) -> Records:
+    train, test = (Arrays(*images, place) for images in (data.train, data.test))
+    return Records(train, test, data.classes, data.description)
 
 
 def find_idx(place: Path, name: str) -> Path:
@@ -113,8 +162,3 @@ def _dataset(place: Path, train: Images, test: Images, classes: np.ndarray | Non
             f"{place}: labels go up to {largest}, which needs {largest + 1} classes; they are {names.shape}"
         )
     return Dataset(train, test, tuple(str(name) for name in names))
-
-
-def _resized(data: Dataset, resize: int) -> Dataset:
-    train, test = (images._replace(image=stack.resized(images.image, resize)) for images in data[:2])
-    return data._replace(train=train, test=test)

@@ -41,7 +41,6 @@ def read(
     threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         warnings.simplefilter("ignore")  # of damaged metadata
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
         decode_one = _decoder(open_image, resize)
         for i, found in enumerate(_in_order(pool, decode_one, len(names), ahead=2 * threads)):
             if isinstance(found, Exception):

@@ -1,44 +1,62 @@
-"""A data set that TensorFlow Datasets has prepared as ArrayRecord, read without TensorFlow."""
+"""A data set that TensorFlow Datasets has prepared, as ArrayRecord or TFRecord, read without TensorFlow."""
 
 import difflib
-import io
 import os
-import threading
 from typing import Any
 
 import numpy as np
 
-from byov_jax.data import stack
-from byov_jax.data.dataset import Dataset, Images
+from byov_jax.data import stack, tfrecord
+from byov_jax.data.records import Record, Records
 
 TESTS = ("test", "validation")
 FOLDER = "TFDS_DATA_DIR"
 """The environment variable that says where data sets lie; ~/tensorflow_datasets if it is not set."""
 
 
-def load(name: str, *, resize: int = 0) -> Dataset:
-    """Reads the features `image` and `label` of the splits train and test, or train and validation.
+def open(name: str) -> Records:
+    """Finds the images of the splits train and test, or train and validation: features `image` and `label`.
+
+    A test split whose labels are hidden, as in imagenet2012, is passed over if there is a validation split.
 
     Args:
       name: as tfds has it, `NAME[/CONFIG][:VERSION]`: cifar10, cifar10:3.0.2, cifar10_corrupted/fog_1.
-      resize: side of the central squares; 0 leaves images as they are.
     """
-    import tensorflow_datasets as tfds  # here, since it takes long
-
     builder = _prepared(name)
-    classes = _check_features(name, builder.info.features)
-    splits = ["train", next((split for split in TESTS if split in builder.info.splits), TESTS[0])]
-    missing = [split for split in splits if split not in builder.info.splits]
+    features, known = builder.info.features, builder.info.splits
+    classes = _check_features(name, features)
+    splits = ["train", *([split for split in TESTS if split in known] or TESTS[:1])]
+    missing = [split for split in splits if split not in known]
     if missing:
-        raise ValueError(f"tfds:{name} has no split {missing[0]}, it has {', '.join(builder.info.splits)}")
-    try:
-        sources = builder.as_data_source(splits, decoders={"image": tfds.decode.SkipDecoding()})
-    except NotImplementedError:
-        raise ValueError(
-            f"tfds:{name} lies in {builder.data_path} as {builder.info.file_format.value}, which needs "
-            f"TensorFlow to be read: delete it, or set {FOLDER} to a new folder, and {_how_to_prepare(name)}"
-        ) from None
-    return _read(name, splits, sources, classes, resize)
+        raise ValueError(f"tfds:{name} has no split {missing[0]}, it has {', '.join(known)}")
+    train, *tests = (
+        Examples(examples, features, f"tfds:{name}, {split}")
+        for split, examples in zip(splits, _examples(name, builder, splits), strict=True)
+    )
+    test = tests[0] if len(tests) == 1 or tests[0][0].label >= 0 else tests[1]
+    description = f"test images from the split {splits[1 + tests.index(test)]} of tfds:{name}"
+    return Records(train, test, classes, description, remedy=f"prepare tfds:{name} again")
+
+
+class Examples:
+    """Serialised examples with the features `image` and `label`."""
+
+    def __init__(self, examples: Any, features: Any, place: str) -> None:
+        import tensorflow_datasets as tfds  # here, since it takes long
+
+        self._examples, self._features, self._place = examples, features, place
+        self._decoders = {"image": tfds.decode.SkipDecoding()}
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, i: int) -> Record:
+        example = self._features.deserialize_example_np(self._examples[i], decoders=self._decoders)
+        return Record(example["image"], int(example["label"]))
+
+    def name(self, i: int) -> str:
+        """Its number in the split."""
+        return f"image {i} of {self._place}"
 
 
 def _prepared(name: str) -> Any:
@@ -87,24 +105,19 @@ def _check_features(name: str, features: Any) -> tuple[str, ...]:
     return tuple(label.names)
 
 
-def _read(name: str, splits: list[str], sources: list, classes: tuple[str, ...], resize: int) -> Dataset:
-    sizes = [len(source) for source in sources]
-    places = [(source, i) for source in sources for i in range(len(source))]
-    names = [
-        f"image {i} of tfds:{name}, {split}" for split, n in zip(splits, sizes, strict=True) for i in range(n)
-    ]
-    label = np.zeros(sum(sizes), np.int32)
-    lock = threading.Lock()  # the reader of ArrayRecord does not promise to serve several threads
-
-    def open_image(i: int) -> io.BytesIO:
-        source, place = places[i]
-        with lock:
-            record = source[place]
-        label[i] = record["label"]
-        return io.BytesIO(record["image"])
-
-    image = stack.read(names, open_image, resize=resize, remedy=f"prepare tfds:{name} again")
-    if label.min() < 0:
-        raise ValueError(f"tfds:{name}: {splits[int(label.argmin() >= sizes[0])]} has images without a label")
-    train, test = (Images(image[rows], label[rows]) for rows in (slice(sizes[0]), slice(sizes[0], None)))
-    return Dataset(train, test, classes, f"test images from the split {splits[1]} of tfds:{name}")
+def _examples(name: str, builder: Any, splits: list[str]) -> list[Any]:
+    """The serialised examples of each split."""
+    try:
+        return [found.data_source for found in builder.as_data_source(splits)]
+    except NotImplementedError:  # a format without random access
+        kind = builder.info.file_format.value
+    if kind != "tfrecord":
+        raise ValueError(
+            f"tfds:{name} lies in {builder.data_path} as {kind}, which cannot be read one by one: "
+            f"delete it, or set {FOLDER} to a new folder, and {_how_to_prepare(name)}"
+        )
+    found = [builder.info.splits[split] for split in splits]
+    try:
+        return [tfrecord.index([str(path) for path in one.filepaths], one.shard_lengths) for one in found]
+    except ValueError as error:
+        raise ValueError(f"tfds:{name}: {error}: prepare it again") from None

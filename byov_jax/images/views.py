@@ -153,34 +153,43 @@ def _threefry(key: Key[Array, ""]) -> Key[Array, ""]:
 
 def views(
     keys: Key[Array, " batch"],
-    images: UInt8[Array | np.ndarray, "batch height width channels"]
-    | Float[Array | np.ndarray, "batch height width channels"],
+    images: UInt8[Array | np.ndarray, "batch *crops height width channels"]
+    | Float[Array | np.ndarray, "batch *crops height width channels"],
     config: Views,
 ) -> tuple[Float32[Array, "batch _ _ channels"], Float32[Array, "batch _ _ channels"]]:
     """Returns two augmented, normalised views of every image; the views of an image depend on its key alone.
 
     Args:
       keys: one key per image, see `image_keys`.
-      images: uint8 in 0..255 or floats in [0, 1], with one or three channels.
+      images: uint8 in 0..255 or floats in [0, 1], with one or three channels; or crops of each of them, taken
+        at random already, [batch, crops, height, width, channels]: the first and the last become the views.
       config: the two augmentations; static under `jax.jit`.
     """
 
     def pair(key: Array, image: Array) -> tuple[Array, Array]:
         first, second = jax.random.split(key)
-        return augment(first, image, config.first), augment(second, image, config.second)
+        cropped = image.ndim == 4
+        one, other = (image[0], image[-1]) if cropped else (image, image)
+        return (
+            augment(first, one, config.first, cropped=cropped),
+            augment(second, other, config.second, cropped=cropped),
+        )
 
     x1, x2 = jax.vmap(pair)(keys, ops.to_float(images))
     return ops.normalize(x1, config.mean, config.std), ops.normalize(x2, config.mean, config.std)
 
 
 def augment(
-    key: Key[Array, ""], image: Float[Array, "height width channels"], view: View
+    key: Key[Array, ""], image: Float[Array, "height width channels"], view: View, *, cropped: bool = False
 ) -> Float[Array, "out_height out_width channels"]:
-    """Draws a view of one image, both with values in [0, 1]; no gradient flows through it."""
+    """Draws a view of one image, both with values in [0, 1]; no gradient flows through it.
+
+    If the image is a random crop already, of the view's size, the view begins with the flip.
+    """
     _check_channels(image.shape[-1], view)
     draws = uniform_draws(key)
     planes = jnp.moveaxis(lax.stop_gradient(image), -1, 0)
-    planes = resized_crop(draws, planes, view)
+    planes = flipped_crop(draws, planes, view) if cropped else resized_crop(draws, planes, view)
     planes = _randomly(draws.jitter, view.jitter, lambda x: color_jitter(draws, x, view), planes)
     planes = _randomly(draws.grayscale, view.grayscale, ops.grayscale, planes)
     planes = _randomly(draws.blur, view.blur, lambda x: gaussian_blur(draws, x, view), planes)
@@ -248,6 +257,16 @@ def resized_crop(draws: Draws, planes: Planes, view: View) -> Float[Array, "chan
     columns = ops.resize_matrix(box.left, box.width, width, out_width)
     columns = _randomly(draws.flip, view.flip, jnp.flipud, columns)  # flips the image at no cost
     return ops.clip(ops.separable(planes, rows, columns))
+
+
+def flipped_crop(draws: Draws, planes: Planes, view: View) -> Planes:
+    """Flips a crop at random."""
+    side = planes.shape[1]
+    if view.size not in (None, side):
+        raise ValueError(
+            f"the crops are {side} pixels wide, the view is {view.size}: crop to the view's size"
+        )
+    return _randomly(draws.flip, view.flip, lambda x: x[:, :, ::-1], planes)
 
 
 class Box(NamedTuple):

@@ -1,13 +1,15 @@
 """A folder of images: splits, classes and labels, and one line for each folder that cannot be used."""
 
+import io
 import os
 import string
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.data import folder
+from byov_jax.data import folder, source, stack
 from byov_jax.data.dataset import Dataset, Unlabelled
 
 
@@ -30,7 +32,7 @@ def values(images) -> list[int]:
 
 def refusal(root, **options) -> str:
     with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
-        folder.load(root, **options)
+        source.load(str(root), **options)
     message = str(error.value)
     assert str(root) in message
     return message.replace(str(root), "ROOT")
@@ -47,7 +49,7 @@ def test_classes_are_the_sorted_folders_of_train(tmp_path, test):
         f"{test}/dog/1.png",
         f"{test}/ant/1.png",
     )
-    found = folder.load(tmp_path)
+    found = source.load(str(tmp_path))
     assert isinstance(found, Dataset)
     assert found.classes == ("Cat", "ant", "dog")
     assert values(found.train) == [2, 3, 1, 0]
@@ -61,21 +63,21 @@ def test_classes_are_the_sorted_folders_of_train(tmp_path, test):
 
 def test_test_goes_before_val(tmp_path):
     write_all(tmp_path, "train/a/1.png", "val/a/1.png", "test/a/1.png")
-    assert values(folder.load(tmp_path).test) == [2]
+    assert values(source.load(str(tmp_path)).test) == [2]
 
 
 def test_images_of_a_class_may_lie_deeper_and_end_in_any_case(tmp_path):
     write_all(tmp_path, "train/a/x/1.PNG", "train/a/y/2.JpEg", "train/a/0.bmp", "test/a/deep/er/1.gif")
     found = folder.find(tmp_path)
-    assert [path.name for path in found.train] == ["0.bmp", "1.PNG", "2.JpEg"]
-    assert [path.name for path in found.test] == ["1.gif"]
+    names = [os.path.relpath(path, tmp_path) for path in found.train + found.test]
+    assert names == ["train/a/0.bmp", "train/a/x/1.PNG", "train/a/y/2.JpEg", "test/a/deep/er/1.gif"]
 
 
 def test_hidden_files_and_what_lies_beside_the_splits_do_not_count(tmp_path):
     write_all(tmp_path, "train/a/1.png", "train/a/.2.png", "train/.cache/1.png", "test/a/1.png", "more/1.png")
     for name in ("train/.DS_Store", "train/a/._1.png", "README.txt"):
         (tmp_path / name).write_text("no image")
-    found = folder.load(tmp_path)
+    found = source.load(str(tmp_path))
     assert (values(found.train), values(found.test), found.classes) == ([0], [3], ("a",))
 
 
@@ -83,7 +85,7 @@ def test_links_are_followed(tmp_path):
     write_all(tmp_path, "elsewhere/1.png", "root/test/a/1.png")
     (tmp_path / "root/train").mkdir()
     (tmp_path / "root/train/a").symlink_to(tmp_path / "elsewhere")
-    assert values(folder.load(tmp_path / "root").train) == [0]
+    assert values(source.load(str(tmp_path / "root")).train) == [0]
 
 
 def test_a_fifth_of_each_class_is_held_out(tmp_path):
@@ -96,8 +98,8 @@ def test_a_fifth_of_each_class_is_held_out(tmp_path):
         (tmp_path / "train" / name).touch()
     found = folder.find(tmp_path)
     expected = [name for name, out in zip(names[:30], held, strict=False) if out]
-    assert [f"a/{path.name}" for path in found.test] == sorted(expected)
-    assert sorted(found.train + found.test) == sorted(tmp_path.rglob("*.png"))
+    assert [f"a/{os.path.basename(path)}" for path in found.test] == sorted(expected)
+    assert sorted(found.train + found.test) == sorted(map(str, tmp_path.rglob("*.png")))
     assert not set(found.train) & set(found.test)
     assert "one in 5 of each class, held out by a hash of the path" in found.description
 
@@ -125,7 +127,7 @@ def test_both_splits_have_at_least_one_image_of_a_class_of_two_or_more(count):
 
 def test_an_only_image_is_for_training(tmp_path):
     write_all(tmp_path, "train/a/1.png", "train/b/1.png", "train/b/2.png")
-    found = folder.load(tmp_path)
+    found = source.load(str(tmp_path))
     assert sorted(found.train.label.tolist()) == [0, 1]
     assert found.test.label.tolist() == [1]
 
@@ -133,7 +135,7 @@ def test_an_only_image_is_for_training(tmp_path):
 @pytest.mark.parametrize("place", ["", "some/where/", "train/"])
 def test_without_classes_there_are_no_labels(tmp_path, place):
     write_all(tmp_path, *(f"{place}{i:02}.png" for i in range(40)))
-    found = folder.load(tmp_path)
+    found = source.load(str(tmp_path))
     assert isinstance(found, Unlabelled)
     assert found.train.label is None
     assert found.test.label is None
@@ -147,21 +149,25 @@ def test_without_classes_there_are_no_labels(tmp_path, place):
 
 def test_unlabelled_images_may_have_a_test_folder(tmp_path):
     write_all(tmp_path, "train/1.png", "train/2.png", "test/a/1.png", "test/2.png")
-    found = folder.load(tmp_path)
+    found = source.load(str(tmp_path))
     assert isinstance(found, Unlabelled)
     assert (values(found.train), values(found.test)) == ([0, 1], [3, 2])
 
 
-def test_images_are_resized_and_threads_do_not_matter(tmp_path):
+def test_images_are_resized(tmp_path):
     rng = np.random.default_rng(0)
     for i in range(40):
         array = rng.integers(0, 256, (10 + i, 20, 3), np.uint8)
         write(tmp_path / f"{i}.png")
         Image.fromarray(array).save(tmp_path / f"{i}.png")
-    one, many = (folder.load(tmp_path, resize=8, threads=threads) for threads in (1, 5))
-    assert one.train.image.shape[1:] == (8, 8, 3)
-    np.testing.assert_array_equal(one.train.image, many.train.image)
-    np.testing.assert_array_equal(one.test.image, many.test.image)
+    found = source.load(str(tmp_path), resize=8)
+    assert found.train.image.shape[1:] == found.test.image.shape[1:] == (8, 8, 3)
+    files = folder.find(tmp_path)
+    for paths, images in ((files.train, found.train.image), (files.test, found.test.image)):
+        expected = stack.read(
+            paths, lambda i, paths=paths: io.BytesIO(Path(paths[i]).read_bytes()), resize=8, threads=1
+        )
+        np.testing.assert_array_equal(images, expected)
 
 
 def test_different_sizes_are_refused_with_two_files(tmp_path):
@@ -288,5 +294,5 @@ def test_files_and_folders_without_permission_are_refused(tmp_path):
     assert "ROOT/train/a/2.png cannot be read as an image (Permission denied)" in refusal(tmp_path)
     (tmp_path / "train/a").chmod(0)
     with pytest.raises(PermissionError, match="Permission denied"):
-        folder.load(tmp_path)
+        source.load(str(tmp_path))
     (tmp_path / "train/a").chmod(0o700)

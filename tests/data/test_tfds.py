@@ -1,16 +1,19 @@
 """Data sets of tfds: what was prepared is read without TensorFlow; what was not, says how to."""
 
 import io
+import itertools
 import json
 import shutil
+import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from array_record.python import array_record_module
 from PIL import Image
 
-from byov_jax.data import source, stack
+from byov_jax.data import convert, decoded, source, stack
 
 RNG = np.random.default_rng(0)
 TRAIN = RNG.integers(0, 256, (20, 6, 4, 3), np.uint8)
@@ -25,7 +28,9 @@ def encoded(array: np.ndarray) -> io.BytesIO:
     return stream
 
 
-def prepare(folder, name="tiny_images", features=None, splits=("train", "test"), label=lambda i: i % 3):
+def prepare(
+    folder, name="tiny_images", features=None, splits=("train", "test"), label=lambda i: i % 3, hidden=()
+):
     """Writes a data set as its users do: a builder that hands over encoded images needs no TensorFlow."""
     import tensorflow_datasets as tfds
 
@@ -37,13 +42,14 @@ def prepare(folder, name="tiny_images", features=None, splits=("train", "test"),
         }
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(found))
 
-    def generate(self, images):
+    def generate(self, images, split):
         for i, image in enumerate(images):
-            values = {"image": encoded(image), "label": label(i), "name": str(i)}
+            values = {"image": encoded(image), "label": -1 if split in hidden else label(i), "name": str(i)}
             yield i, {key: values[key] for key in self.info.features}
 
     def split(self, manager):
-        return {key: generate(self, images) for key, images in zip(splits, (TRAIN, TEST), strict=True)}
+        images = (TRAIN, *[TEST] * (len(splits) - 1))
+        return {key: generate(self, some, key) for key, some in zip(splits, images, strict=True)}
 
     members = {
         "VERSION": tfds.core.Version("1.0.0"),
@@ -103,6 +109,17 @@ def test_validation_serves_as_test(tmp_path, at):
     assert by_content(*source.load("tfds:tiny_images").test) == by_content(TEST, np.arange(7) % 3)
 
 
+def test_a_test_split_with_hidden_labels_is_passed_over(tmp_path, at):
+    """As in imagenet2012."""
+    at(tmp_path)
+    prepare(tmp_path, "hides", splits=("train", "validation", "test"), hidden=("test",))
+    prepare(tmp_path, "shows", splits=("train", "validation", "test"), hidden=("validation",))
+    for name, split in (("hides", "validation"), ("shows", "test")):
+        found = source.load(f"tfds:{name}")
+        assert by_content(*found.test) == by_content(TEST, np.arange(7) % 3)
+        assert found.description == f"test images from the split {split} of tfds:{name}"
+
+
 def test_tfds_is_imported_when_it_is_needed_and_says_nothing(prepared):
     code = (
         "import os, sys\n"
@@ -150,14 +167,95 @@ def copied(prepared, tmp_path):
     return tmp_path / "tiny_images" / "1.0.0"
 
 
-def test_tfrecord_says_how_to_prepare_again(prepared, tmp_path, at):
+def write_tfrecord(file, records) -> None:
+    """As TensorFlow writes it, but for the checksums, which are not read."""
+    parts = [struct.pack("<QI", len(record), 0) + record + bytes(4) for record in records]
+    file.write_bytes(b"".join(parts))
+
+
+def as_tfrecord(prepared, tmp_path, shards=2):
+    """The same data set as if it had been prepared as TFRecord, in several files."""
+    folder = copied(prepared, tmp_path)
+    info = json.loads((folder / "dataset_info.json").read_text()) | {"fileFormat": "tfrecord"}
+    for split in info["splits"]:
+        old = next(folder.glob(f"*-{split['name']}.array_record*"))
+        records = array_record_module.ArrayRecordReader(str(old)).read_all()
+        cuts = np.linspace(0, len(records), shards + 1).astype(int)
+        for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
+            file = folder / f"tiny_images-{split['name']}.tfrecord-{i:05}-of-{shards:05}"
+            write_tfrecord(file, records[start:stop])
+        split["shardLengths"] = [str(count) for count in np.diff(cuts)]
+        old.unlink()
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return folder
+
+
+def test_tfrecord_gives_what_array_record_gives(prepared, tmp_path, at):
+    at(prepared)
+    expected = source.open("tfds:tiny_images")
+    as_tfrecord(prepared, tmp_path)
+    at(tmp_path)
+    found = source.open("tfds:tiny_images")
+    assert found.classes == CLASSES
+    for one, other in ((found.train, expected.train), (found.test, expected.test)):
+        assert len(one) == len(other)
+        for i in range(len(one)):
+            assert one[i] == other[i]
+            assert one.name(i) == other.name(i)
+
+
+def test_it_can_be_prepared_once_more_with_its_labels(prepared, tmp_path, at):
+    at(prepared)
+    data = source.open("tfds:tiny_images")
+    convert.convert(data, tmp_path / "out", place="tfds:tiny_images")
+    found = source.open(str(tmp_path / "out"))
+    assert [found.train[i] for i in range(20)] == [data.train[i] for i in range(20)]
+    np.testing.assert_array_equal(found.train.label, decoded.labels(data.train))
+
+
+def test_tfrecord_needs_no_tensorflow(prepared, tmp_path):
+    as_tfrecord(prepared, tmp_path)
+    code = (
+        "import os, pickle\n"
+        "from importlib.machinery import PathFinder\n"
+        "find = PathFinder.find_spec\n"
+        "PathFinder.find_spec = lambda name, *rest: None if name == 'tensorflow' else find(name, *rest)\n"
+        f"os.environ['TFDS_DATA_DIR'] = {str(tmp_path)!r}\n"
+        "from byov_jax.data import source\n"
+        "data = pickle.loads(pickle.dumps(source.open('tfds:tiny_images').train))\n"
+        "assert data[19].image.startswith(b'\\x89PNG')\n"
+        "assert source.load('tfds:tiny_images').train.image.shape == (20, 6, 4, 3)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_damaged_tfrecord_is_told_in_one_line(prepared, tmp_path, at):
+    at(tmp_path)
+    folder = as_tfrecord(prepared, tmp_path)
+    file = next(folder.glob("*train*-00001-of-*"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-5])
+    assert refusal("tfds:tiny_images") == (
+        f"tfds:tiny_images: {file} is damaged: no record ends where the file does: prepare it again"
+    )
+    write_tfrecord(file, [b"", b""])
+    assert refusal("tfds:tiny_images").endswith("holds 2 records, 10 were written: prepare it again")
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=file.name):
+        source.open("tfds:tiny_images")
+
+
+def test_other_formats_say_how_to_prepare_again(prepared, tmp_path, at):
     at(tmp_path)
     folder = copied(prepared, tmp_path)
     info = json.loads((folder / "dataset_info.json").read_text())
-    (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
+    (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "riegeli"}))
     message = refusal("tfds:tiny_images")
     assert message.startswith(
-        f"tfds:tiny_images lies in {folder} as tfrecord, which needs TensorFlow to be read: delete it, "
+        f"tfds:tiny_images lies in {folder} as riegeli, which cannot be read one by one: delete it, "
         "or set TFDS_DATA_DIR to a new folder, and run pip install 'byov-jax[tf]' and then python -c"
     )
 

@@ -255,3 +255,29 @@ def test_one_channel_refuses_colour_transforms_and_says_which():
 def test_other_numbers_of_channels_are_refused():
     with pytest.raises(ValueError, match="4 channels; allowed: 1 or 3"):
         images.augment(jax.random.key(0), jnp.zeros((4, 4, 4)), OFF)
+
+
+def test_crops_that_the_host_has_taken_are_not_cropped_again():
+    """Without colour transforms a view is the crop itself, flipped or not; each view has its own crop."""
+    quiet = {"jitter": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
+    config = images.imagenet(8, **quiet)
+    crops = jnp.asarray(np.random.default_rng(0).integers(0, 256, (32, 2, 8, 8, 3), np.uint8))
+    found = images.views(images.image_keys(jax.random.key(0), jnp.arange(32)), crops, config)
+    flips = []
+    for view, crop in zip(found, (crops[:, 0], crops[:, 1]), strict=True):
+        plain = images.normalize(images.to_float(crop), config.mean, config.std)
+        same = np.isclose(view, plain, atol=1e-5).all(axis=(1, 2, 3))
+        mirrored = np.isclose(view, plain[:, :, ::-1], atol=1e-5).all(axis=(1, 2, 3))
+        assert (same ^ mirrored).all()
+        flips.append(mirrored)
+    assert 0.2 < np.mean(flips) < 0.8
+    assert (flips[0] != flips[1]).any()
+
+
+def test_one_crop_serves_both_views_and_must_have_the_right_size():
+    keys = images.image_keys(jax.random.key(0), jnp.arange(2))
+    crop = jnp.zeros((2, 1, 8, 8, 3), jnp.uint8)
+    first, second = images.views(keys, crop, images.imagenet(8))
+    assert first.shape == second.shape == (2, 8, 8, 3)
+    with pytest.raises(ValueError, match="the crops are 8 pixels wide, the view is 16"):
+        images.views(keys, crop, images.imagenet(16))
