@@ -6,6 +6,7 @@ twin trees; where a parameter is a point estimate, its log-variance is None.
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -56,13 +57,19 @@ def point(params: PyTree) -> Posterior:
     return Posterior(params, jax.tree.map(lambda _: None, params))
 
 
-def sample(key: Array, q: Posterior) -> PyTree:
+def sample(key: Array, q: Posterior, *, place: Callable[[Array], Array] = lambda noise: noise) -> PyTree:
     """Draws parameters `mean + exp(log_var / 2) * noise`, differentiable in both trees (reparameterised).
 
     The noise of a leaf depends on `key` and its path only: adding a layer elsewhere leaves it as it is.
+
+    Args:
+      key: of the draw.
+      q: the posterior.
+      place: called with the noise of each leaf. Where devices share the parameters among them, a sharding
+        constraint here lets each device make only its own part of the noise.
     """
     leaves, treedef = _leaves(q)
-    noise = _noise(key, {path: mean for path, mean, log_var in leaves if log_var is not None})
+    noise = _noise(key, {path: mean for path, mean, log_var in leaves if log_var is not None}, place)
     return jax.tree.unflatten(
         treedef,
         [mean if log_var is None else _draw(mean, log_var, noise[path]) for path, mean, log_var in leaves],
@@ -125,7 +132,7 @@ def _draw(mean, log_var, noise):
     return (mean + jnp.exp(0.5 * log_var.astype(noise.dtype)) * noise).astype(mean.dtype)
 
 
-def _noise(key, leaves: dict[str, Array]) -> dict[str, Array]:
+def _noise(key, leaves: dict[str, Array], place: Callable[[Array], Array]) -> dict[str, Array]:
     """Standard normal noise, by path, at least float32.
 
     Leaves of one shape share one compiled loop: a deep network compiles almost as fast as a shallow one.
@@ -137,9 +144,10 @@ def _noise(key, leaves: dict[str, Array]) -> dict[str, Array]:
     noise: dict[str, Array] = {}
     for form, paths in groups.items():
         draws = jax.lax.map(
-            lambda key, form=form: jax.random.normal(key, *form), jnp.stack([keys[path] for path in paths])
+            lambda key, form=form: place(jax.random.normal(key, *form)),
+            jnp.stack([keys[path] for path in paths]),
         )
-        noise |= dict(zip(paths, draws, strict=True))
+        noise |= {path: place(draw) for path, draw in zip(paths, draws, strict=True)}
     return noise
 
 

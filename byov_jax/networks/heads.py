@@ -49,7 +49,13 @@ class MLP(nn.Module):
     def _normalize(self, x: Array, train: bool, name: str) -> Array:
         if self.norm == "batch":
             norm = nn.BatchNorm(
-                momentum=0.9, epsilon=1e-5, axis_name=self.axis_name, dtype=self.dtype, name=name
+                momentum=0.9,
+                epsilon=1e-5,
+                # Embeddings of an untrained network differ little: E[x^2] - E[x]^2 would lose what they do.
+                use_fast_variance=False,
+                axis_name=self.axis_name,
+                dtype=self.dtype,
+                name=name,
             )
             return norm(x, use_running_average=not train)
         if self.norm == "layer":

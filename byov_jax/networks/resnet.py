@@ -46,6 +46,7 @@ class ResNet(nn.Module):
         which treats every image on its own.
       axis_name: axis of `pmap` or `shard_map` over which batch statistics are averaged; under plain `jit`
         they are global without it.
+      remat: recompute a block's activations in the backward pass instead of storing them.
       dtype: compute type; that of inputs and parameters if None.
     """
 
@@ -55,6 +56,7 @@ class ResNet(nn.Module):
     stem: str = "imagenet"
     norm: str = "batch"
     axis_name: str | None = None
+    remat: bool = False
     dtype: DTypeLike | None = None
 
     def __post_init__(self) -> None:
@@ -78,7 +80,8 @@ class ResNet(nn.Module):
         x = nn.relu(norm(name="norm_stem")(x))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
-        block = partial(Block, bottleneck=self.bottleneck, conv=conv, norm=norm)
+        block_class = nn.remat(Block) if self.remat else Block
+        block = partial(block_class, bottleneck=self.bottleneck, conv=conv, norm=norm)
         for stage, blocks in enumerate(self.stages):
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 else 1

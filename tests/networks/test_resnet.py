@@ -207,3 +207,20 @@ def test_unknown_depth():
 def test_bad_field(overrides, message):
     with pytest.raises(ValueError, match=message):
         resnet(18, **overrides)
+
+
+def test_remat_changes_neither_gradient_nor_statistics():
+    def gradient(remat):
+        model = ResNet(stages=(1, 1), bottleneck=False, width=4, stem="small", remat=remat)
+        variables = jax.jit(model.init)(jax.random.key(0), IMAGES)
+        params, rest = variables["params"], {"batch_stats": variables["batch_stats"]}
+
+        def loss(params):
+            y, updated = model.apply({"params": params, **rest}, IMAGES, train=True, mutable=["batch_stats"])
+            return jnp.sum(jnp.square(y)), updated
+
+        return jax.jit(jax.grad(loss, has_aux=True))(params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(True), gradient(False)
+    )
