@@ -3,8 +3,7 @@
 import dataclasses
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,21 @@ import numpy as np
 from jaxtyping import Array
 from numpy.lib.npyio import NpzFile
 
+from byov_jax import forward
 from byov_jax.bayes import posterior
 from byov_jax.bayes.posterior import Posterior
+from byov_jax.data.decoded import Decoded
 from byov_jax.evaluate import predictive, probe
 from byov_jax.evaluate.predictive import Prediction
 from byov_jax.evaluate.probe import LinearProbe
-from byov_jax.images import normalize, to_float
 from byov_jax.images.views import Views
 from byov_jax.train import checkpoint, directory, loop, recipe
 from byov_jax.train.directory import RunError
-from byov_jax.train.methods import Method
 from byov_jax.train.objectives import Batch
 from byov_jax.train.step import State
 from byov_jax.train.teacher import Teacher
 
-TAPS = ("encoder", "projector", "predictor")
-ImageArray = Array | np.ndarray
+ImageArray = Array | np.ndarray | Decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,24 +113,22 @@ class Model:
 
     def tap(self, tap: str = "encoder", *, blocks: int = 0):
         """`(q, apply)` for `predictive`, whose outputs are the features at `tap`. Args as in `embed`."""
-        if tap not in TAPS:
-            raise ValueError(f"tap={tap!r}: expected one of {', '.join(TAPS)}")
+        if tap not in forward.TAPS:
+            raise ValueError(f"tap={tap!r}: expected one of {', '.join(forward.TAPS)}")
         if tap not in self.posterior.mean:
             raise ValueError(f"tap={tap!r}: this network has only {', '.join(self.posterior.mean)}")
         if blocks and (tap != "encoder" or not hasattr(self.network.encoder, "block_features")):
             raise ValueError(f"blocks={blocks}: only the encoder of a ViT has blocks")
         if blocks and not 1 <= blocks <= self.network.encoder.depth:
             raise ValueError(f"blocks={blocks}: the encoder has {self.network.encoder.depth}")
-        parts = TAPS[: TAPS.index(tap) + 1]
-        output = _block_features(blocks) if blocks else _OUTPUTS[tap]
-        return _variables(self.posterior, self.stats, parts), _features(self.network, self.views, output)
+        parts = forward.TAPS[: forward.TAPS.index(tap) + 1]
+        q = forward.variables(self.posterior, self.stats, parts)
+        return q, forward.features(self.network, self.views, tap, blocks)
 
     def taps(self):
         """`(q, apply)` whose outputs are all that the network computes, a `networks.Taps` or `.Logits`."""
-        parts = tuple(self.posterior.mean)
-        return _variables(self.posterior, self.stats, parts), _features(
-            self.network, self.views, _all_outputs
-        )
+        q = forward.variables(self.posterior, self.stats, tuple(self.posterior.mean))
+        return q, forward.everything(self.network, self.views)
 
     def classifier(self, others: Mapping[str, LinearProbe] | None = None):
         """`(q, apply)` for `predictive.statistics`: class probabilities [n, classes] and features [n, d].
@@ -142,15 +138,16 @@ class Model:
         same probe. `others` are further probes on the encoder's features; their probabilities come third.
         """
         if self.supervised:
-            q = _variables(self.posterior, self.stats, ("encoder", "head"))
+            q = forward.variables(self.posterior, self.stats, ("encoder", "head"))
         elif self.probe is not None:
-            q = _with(self.tap()[0], probe=self.probe)
+            q = forward.beside(self.tap()[0], probe=self.probe)
         else:
             raise RunError(
                 "this model has no classifier yet: fit one with model.with_probe(images, labels), or run "
                 "python -m experiments.evaluate on its directory"
             )
-        return _with(q, others=dict(others or {})), _classify(self.network, self.views, self.supervised)
+        q = forward.beside(q, others=dict(others or {}))
+        return q, forward.classifier(self.network, self.views, own_head=self.supervised)
 
     def with_probe(self, images: ImageArray, labels: np.ndarray, *, classes: int | None = None) -> "Model":
         """This model with a linear classifier fitted on the mean features of labelled images."""
@@ -167,9 +164,8 @@ class Model:
     def untrained(self) -> "Model":
         """The same network as it was before the first step of training, without a probe."""
         method = recipe.method(self.config, self.network)
-        return from_state(
-            self.config, self.network, loop.initial(method, _example(self.config), self.config["seed"])
-        )
+        key = loop.keys(self.config["seed"], self.config["prng"]).init
+        return from_state(self.config, self.network, method.init(key, _example(self.config)))
 
     def _check(self, images: ImageArray) -> None:
         expected = tuple(self.config["data"]["image"])
@@ -183,12 +179,18 @@ def load(run_dir: str | Path) -> Model:
     """The trained model in a run directory, at its newest checkpoint."""
     run = Path(run_dir)
     config = directory.read_config(run)
+    folder = run / directory.CHECKPOINTS
+    directory.check_unchanged(run, config, checkpoint.about(folder).get("config"))
     try:
         network = recipe.network(config)
         method = recipe.method(config, network)
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{run / directory.CONFIG} describes no network: {error}") from None
-    state = _restore(run, config, method)
+        like = jax.eval_shape(method.init, jax.random.key(0), _example(config))
+    except Exception as error:  # whatever is wrong with the values of a config, Flax and JAX say it
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"{run / directory.CONFIG} describes no network: {reason}") from None
+    state = checkpoint.newest(folder, like)
+    if state is None:
+        raise RunError(f"{run} has no finished checkpoint in {directory.CHECKPOINTS}/")
     return from_state(config, network, state, _read_probe(run, int(state.step)))
 
 
@@ -216,19 +218,6 @@ def save_probe(run_dir: str | Path, model: Model) -> None:
     directory.write_arrays(Path(run_dir) / directory.PROBE, arrays | {"step": np.asarray(model.step)})
 
 
-def _restore(run: Path, config: dict[str, Any], method: Method) -> State:
-    folder = run / directory.CHECKPOINTS
-    step = checkpoint.latest(folder)
-    if step is None:
-        raise RunError(f"{run} has no finished checkpoint in {directory.CHECKPOINTS}/")
-    try:
-        like = jax.eval_shape(method.init, jax.random.key(0), _example(config))
-        return checkpoint.restore(folder, step, like)
-    except Exception as error:  # orbax raises many kinds; each means that this run cannot be used
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise RunError(f"checkpoint {folder / str(step)} cannot be read: {reason[0][:200]}") from error
-
-
 def _read_probe(run: Path, step: int) -> LinearProbe | None:
     file = run / directory.PROBE
     if not file.is_file():
@@ -244,70 +233,3 @@ def _read_probe(run: Path, step: int) -> LinearProbe | None:
 
 def _example(config: dict[str, Any]) -> Batch:
     return Batch(jnp.zeros((1, *config["data"]["image"]), jnp.uint8), jnp.zeros((1,), jnp.int32))
-
-
-def _variables(q: Posterior, stats: dict, parts: tuple[str, ...]) -> Posterior:
-    """`parts` of the parameters, with the other collections as point estimates beside them."""
-    here = [part for part in parts if part in q.mean]
-    others = {name: {p: tree[p] for p in parts if p in tree} for name, tree in stats.items()}
-    return Posterior(
-        {"params": {part: q.mean[part] for part in here}, **others},
-        {"params": {part: q.log_var[part] for part in here}, **jax.tree.map(lambda _: None, others)},
-    )
-
-
-def _with(q: Posterior, **more: Any) -> Posterior:
-    """`q` with more variables, which are point estimates."""
-    certain = jax.tree.map(lambda _: None, more)
-    return Posterior(q.mean | more, q.log_var | certain)
-
-
-# What `apply` computes depends on the architecture alone, and its identity is that of the compiled program:
-# models of one architecture share it, trained or not, baseline or not.
-
-
-@lru_cache(maxsize=64)
-def _features(network: Any, views: Views, output: Callable) -> predictive.Apply:
-    def apply(variables, images):
-        x = normalize(to_float(images), views.mean, views.std)
-        return network.apply(variables, x, method=output)
-
-    return apply
-
-
-@lru_cache(maxsize=64)
-def _classify(network: Any, views: Views, own_head: bool) -> predictive.Apply:
-    encode = _features(network, views, _all_outputs if own_head else _OUTPUTS["encoder"])
-
-    def apply(variables, images):
-        network_variables = {k: tree for k, tree in variables.items() if k not in ("probe", "others")}
-        if own_head:
-            features, logits = encode(network_variables, images)
-            probs = jax.nn.softmax(logits)
-        else:
-            features = encode(network_variables, images)
-            probs = probe.probs(variables["probe"], features)
-        others = {name: probe.probs(other, features) for name, other in variables["others"].items()}
-        return probs, features, others
-
-    return apply
-
-
-def _all_outputs(module, x):
-    return module(x)
-
-
-_OUTPUTS: dict[str, Callable] = {
-    "encoder": lambda module, x: module.encoder(x),
-    "projector": lambda module, x: module.project(x)[1],
-    "predictor": lambda module, x: module(x).predictor,
-}
-
-
-@lru_cache(maxsize=64)
-def _block_features(count: int) -> Callable:
-    def output(module, x):
-        features = jnp.moveaxis(module.encoder.block_features(x)[-count:], 0, 1)
-        return features.reshape(len(features), -1)
-
-    return output

@@ -46,6 +46,13 @@ def choose(file: str, changes: Sequence[str] = ()) -> dict[str, Any]:
     return recipe.complete(config)
 
 
+def baseline(file: str) -> str:
+    """The same file, its variant BYOL: `byol`, or what the file's own `baseline(variant)` says."""
+    path, _, variant = file.partition(":")
+    named = getattr(_module(Path(path)), "baseline", None)
+    return f"{path}:{named(variant) if named and variant else 'byol'}"
+
+
 def _module(path: Path) -> Any:
     if not path.is_file():
         folder = path if path.is_dir() else path.parent

@@ -1,7 +1,6 @@
 """How a training looks: a bar with the time left on a terminal, lines elsewhere; Ctrl-C stops gently."""
 
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from byov_jax.run import Listener
+from byov_jax.train import processes
+from experiments import signals
 
 SHOWN = {
     "loss": "loss {:.3f}",
@@ -27,24 +28,17 @@ BAR = "{desc} {percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remai
 
 @contextmanager
 def training(label: str, first: int, steps: int) -> Iterator[Listener]:
-    """A listener that shows how a training goes, and stops it after the step in which Ctrl-C is pressed.
-
-    A second Ctrl-C interrupts at once.
-    """
-    terminal = sys.stderr.isatty()
+    """A listener that shows how a training goes, and stops it after the step in which a signal comes."""
+    terminal = sys.stderr.isatty() and processes.is_first()
     bar = tqdm(
         total=steps, initial=first, desc=label, bar_format=BAR, disable=not terminal, dynamic_ncols=True
     )
     bar.set_postfix_str("compiling" if first < steps else "")
     seen: dict[str, Any] = {}
-    asked = False
 
-    def ask(number: int, frame: Any) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def heard(text: str) -> None:
         with suppress(RuntimeError):  # the signal may have come while the same stream was written to
-            bar.write(f"{label}: stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
+            bar.write(f"{label}: {text}", file=sys.stderr)
 
     def line(values: dict[str, Any]) -> None:
         seen.update(values)
@@ -57,16 +51,15 @@ def training(label: str, first: int, steps: int) -> Iterator[Listener]:
             step = f"step {values['step']:>{len(str(steps))}}/{steps}"
             print("  ".join([label, step, *texts, *_left(seen, steps)]), flush=True)
 
-    previous = signal.signal(signal.SIGINT, ask)
     try:
-        yield Listener(
-            step=lambda step: bar.update(step - bar.n),
-            line=line,
-            warning=lambda text: bar.write(f"\nWARNING: {label}: {text}\n", file=sys.stderr),
-            stop=lambda: asked,
-        )
+        with signals.gently(heard) as asked:
+            yield Listener(
+                step=lambda step: bar.update(step - bar.n),
+                line=line,
+                warning=lambda text: bar.write(f"\nWARNING: {label}: {text}\n", file=sys.stderr),
+                stop=asked,
+            )
     finally:
-        signal.signal(signal.SIGINT, previous)
         bar.close()
 
 

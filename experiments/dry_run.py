@@ -1,13 +1,12 @@
 """What a config is going to do: parameters, steps, memory, schedules; nothing is trained."""
 
+import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from byov_jax.bayes import posterior
-from byov_jax.train import recipe, schedules
-from byov_jax.train.objectives import Batch
+from byov_jax.train import parallel, schedules
 
 PROGRESS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -15,24 +14,22 @@ PROGRESS = (0.0, 0.25, 0.5, 0.75, 1.0)
 def describe(config: dict[str, Any]) -> str:
     """Several lines for a person to read."""
     data, steps, batch = config["data"], config["steps"], config["batch_size"]
-    method = recipe.method(config, recipe.network(config))
-    key, examples = jax.eval_shape(lambda: (jax.random.key(0), _examples(config)))
-    state = jax.eval_shape(method.init, key, examples)
-    compiled = jax.jit(method.step, donate_argnums=0).lower(state, examples, key).compile()
-    memory = compiled.memory_analysis()
-    epoch = max(data["size"] // batch, 1)
-    pixels = data["size"] * _product(data["image"])
+    runner = parallel.runner(config)
+    state = runner.like()
+    memory = runner.step.lower(*runner.abstract()).compile().memory_analysis()
+    epoch = data["size"] / batch
+    pixels = data["size"] * math.prod(data["image"])
     rows = [
         f"{config['method']} on {data['source']}: {data['size']:,} images {_shape(data['image'])}, "
         f"{data['classes'] or 'no'} classes",
-        f"{steps:,} steps of {batch} images: {steps / epoch:.1f} epochs of {epoch:,} steps",
+        f"{steps:,} steps of {batch} images: {steps / epoch:.1f} epochs of {_short(epoch)} steps",
         "",
         "parameters",
         *(f"  {part:12} {_count(tree):>14,}" for part, tree in state.posterior.mean.items()),
         f"  {'in all':12} {_count(state.posterior.mean):>14,}, of them Bayesian "
         f"{posterior.size(state.posterior):,}",
         "",
-        "memory of a device",
+        f"memory of a device, of {runner.mesh.size}",
         f"  {'state':12} {_bytes(_size(state)):>14}",
         f"  {'a step':12} {_bytes(memory.temp_size_in_bytes) if memory else 'unknown':>14} besides",
         f"  {'the images':12} {_bytes(pixels):>14}",
@@ -44,11 +41,6 @@ def describe(config: dict[str, Any]) -> str:
         rate, tau, beta = (_at(value, step) for value in _schedules(config))
         rows.append(f"{f'{step:,} ({progress:.0%})':>16} {rate:>14} {tau:>10} {beta:>10}")
     return "\n".join(rows)
-
-
-def _examples(config: dict[str, Any]) -> Batch:
-    images = jnp.zeros((config["batch_size"], *config["data"]["image"]), jnp.uint8)
-    return Batch(images, jnp.zeros(len(images), jnp.int32) if config["data"]["classes"] else None)
 
 
 def _schedules(config: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -72,19 +64,18 @@ def _count(tree: Any) -> int:
 
 
 def _size(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    """Bytes on one device."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _bytes(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
+def _short(number: float) -> str:
+    return f"{number:,.1f}".removesuffix(".0")
+
+
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

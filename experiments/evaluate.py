@@ -23,27 +23,22 @@ import argparse
 import sys
 from pathlib import Path
 
-from byov_jax.train.directory import RunError
+from experiments import command
 from experiments.measure import PARTS
 from experiments.measure.evaluation import BASELINE, Evaluation
 from experiments.measure.subject import Options, Progress
-
-EXIT_BAD_INPUT = 2
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments = parse(argv)
-    try:
-        run, baseline = evaluate(arguments)
-        print(run.summary(baseline))
-    except (RunError, OSError) as error:
-        print(f"evaluate: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("evaluate: interrupted; finished parts are kept, run the same command again", file=sys.stderr)
-        return 130
-    return 0
+    interrupted = "interrupted; finished parts are kept, run the same command again"
+    return command.run("evaluate", lambda: _start(arguments), interrupted)
+
+
+def _start(arguments: argparse.Namespace) -> None:
+    run, baseline = evaluate(arguments)
+    print(run.summary(baseline))
 
 
 def evaluate(
@@ -62,11 +57,7 @@ def evaluate(
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The arguments of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.evaluate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("evaluate", __doc__)
     default = Options()
     add = parser.add_argument
     add("--run", type=Path, required=True, metavar="DIR", help="the run directory")

@@ -9,9 +9,26 @@ from typing import Any, NamedTuple
 from experiments import choose
 
 BAYESIAN = ("byov", "supervised_bbb")
-BASELINE = "byol"
 AXES = ("prior", "beta_start", "beta_end", "where", "seed")
 """The keys of a config that a sweep sets."""
+
+
+_PRIORS = "standard,teacher_mean,teacher_moments"
+GRIDS: dict[str, dict[str, Any]] = {
+    "paper": {"prior": _PRIORS, "beta": "0.3,1,1:1", "where": "all", "baseline": True},
+    "partial": {"prior": _PRIORS, "beta": "1,1:1", "where": "no_conv,linear_only", "baseline": True},
+}
+"""The paper's two ablations: prior x beta with everything Bayesian, and with parts of it deterministic."""
+
+
+def explained() -> str:
+    """What is in each of them, for a person to read."""
+    return "; ".join(
+        f"{name} is "
+        + " ".join(f"--{key}={value}" for key, value in axes.items() if value is not True)
+        + " --baseline"
+        for name, axes in GRIDS.items()
+    )
 
 
 class Beta(NamedTuple):
@@ -44,14 +61,14 @@ def points(file: str, changes: Sequence[str], axes: Axes, *, baseline: bool = Fa
       file: as in `choose.choose`; its variant is what the combinations are variants of.
       changes: `KEY=VALUE`, made in all of them.
       axes: the values.
-      baseline: also the variant `byol` of the same file.
+      baseline: also BYOL, as `choose.baseline` has it.
     """
     _check_changes(changes)
     base = choose.choose(file, changes)
     if base["method"] not in BAYESIAN:
         raise ValueError(
             f"--config={file}: {base['method']} has neither prior nor beta to sweep over: choose the variant "
-            f"{' or '.join(BAYESIAN)}, and --baseline for {BASELINE} beside it"
+            f"{' or '.join(BAYESIAN)}, and --baseline for byol beside it"
         )
     seeds = axes.seed or (base["seed"],)
     found = [
@@ -62,7 +79,7 @@ def points(file: str, changes: Sequence[str], axes: Axes, *, baseline: bool = Fa
         for seed in seeds
     ]
     if baseline:
-        other = f"{file.partition(':')[0]}:{BASELINE}"
+        other = choose.baseline(file)
         found += [_point(other, changes, {}, seed) for seed in seeds]
     return list({point.name: point for point in found}.values())
 

@@ -20,7 +20,8 @@ from byov_jax import report
 from byov_jax import run as runs
 from byov_jax.data import source
 from byov_jax.train import checkpoint, directory
-from experiments import evaluate
+from byov_jax.train.directory import RunError
+from experiments import command, evaluate, signals
 from experiments.configs import quickstart as recipes
 from experiments.measure.evaluation import Evaluation
 from experiments.story import Story
@@ -49,6 +50,10 @@ REPORT = 15.0
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments = _arguments(argv)
+    return command.run("quickstart", lambda: _tell(arguments), "interrupted; the same command goes on")
+
+
+def _tell(arguments: argparse.Namespace) -> None:
     start = time.perf_counter()
     story = Story(sum(sum(parts.values()) for parts in SECONDS.values()) + REPORT)
     try:
@@ -59,17 +64,12 @@ def main(argv: list[str] | None = None) -> int:
         folders = [arguments.workdir / method for method in SECONDS]
         page = report.write(folders, arguments.workdir / "report.html", arguments.workdir / "byol")
         story.advance(REPORT, "done")
-    except (ValueError, OSError) as error:
-        print(f"quickstart: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nquickstart: interrupted; the same command goes on", file=sys.stderr)
-        return 130
+    except ValueError as error:
+        raise RunError(str(error)) from error
     finally:
         story.close()
     print(f"\n{table(measured)}\n")
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes, seed {arguments.seed}. Look at {page}")
-    return 0
 
 
 def _train(method: str, arguments: argparse.Namespace, story: Story) -> None:
@@ -85,7 +85,10 @@ def _train(method: str, arguments: argparse.Namespace, story: Story) -> None:
         story.say(f"{workdir} has {there} of {config['steps']} steps already")
         story.advance(SECONDS[method]["train"] * there / config["steps"], method)
     listener = story.training(method, config["steps"], SECONDS[method]["train"])
-    runs.train(config, data, workdir, listener)
+    with signals.gently(lambda text: story.say(f"{method}: {text}")) as asked:
+        reached, signal = runs.train(config, data, workdir, listener._replace(stop=asked))
+    if reached < config["steps"]:
+        raise signals.Interrupted(signal, f"saved {method} at step {reached}; the same command goes on")
 
 
 def _evaluate(workdir: Path, story: Story) -> dict[str, Evaluation]:
@@ -129,11 +132,7 @@ def table(measured: dict[str, Evaluation]) -> str:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.quickstart",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("quickstart", __doc__)
     parser.add_argument("--steps", type=int, help="optimizer steps of each training (default: the recipe's)")
     parser.add_argument("--seed", type=int, default=0, help="decides everything random (default: 0)")
     parser.add_argument(

@@ -19,31 +19,21 @@ import sys
 from pathlib import Path
 
 from byov_jax import report
-from byov_jax.train.directory import RunError
-
-EXIT_BAD_INPUT = 2
+from experiments import command
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments = _arguments(argv)
-    try:
+
+    def work() -> None:
         print(report.write(arguments.runs, arguments.out, arguments.baseline))
-    except (RunError, OSError) as error:
-        print(f"report: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("report: interrupted", file=sys.stderr)
-        return 130
-    return 0
+
+    return command.run("report", work, "interrupted")
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.parser("report", __doc__)
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="a run directory, or a folder of them"
     )

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from byov_jax.data import named
 from byov_jax.data.dataset import Dataset, Unlabelled
 from byov_jax.model import load
 from byov_jax.train.directory import RunError
@@ -39,6 +40,8 @@ def shrink(config: dict[str, Any], *, devices: int = 1) -> dict[str, Any]:
         "beta_steps": min(config["beta_steps"], STEPS),
         "batch_size": -(-BATCH // devices) * devices,
         "accumulate": min(config["accumulate"], 2),
+        "dtype": "float32",
+        "data": config["data"] | {"workers": 0},
         "log_every": 2,
         "monitor_every": STEPS,
         "save_every": STEPS,
@@ -55,7 +58,7 @@ def _small_vit(config: dict[str, Any]) -> dict[str, Any]:
 
 def _small_resnet(config: dict[str, Any]) -> dict[str, Any]:
     small = {"depth": 18, "stages": (1, 1), "bottleneck": False, "width": 32}
-    return {key: value for key, value in config["encoder"].items() if key != "axis_name"} | small
+    return config["encoder"] | small
 
 
 def few(data: Dataset | Unlabelled) -> Dataset | Unlabelled:
@@ -77,6 +80,5 @@ def try_out(workdir: Path, data: Dataset | Unlabelled) -> None:
 
 def _some(images: Any, count: int) -> Any:
     rows = np.linspace(0, len(images.image) - 1, min(count, len(images.image))).astype(int)
-    return images._replace(
-        image=images.image[rows], label=None if images.label is None else images.label[rows]
-    )
+    label = None if images.label is None else images.label[rows]
+    return images._replace(image=named.some(images.image, rows), label=label)

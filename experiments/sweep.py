@@ -2,6 +2,7 @@ r"""Train and evaluate a grid of runs: prior x beta x where x seed.
 
     python -m experiments.sweep --config=experiments/configs/quickstart.py --workdir=runs/sweep \
         --prior=standard,teacher_mean --beta=0.3,1:1 --where=all,no_conv --seed=0,1,2 --baseline
+    python -m experiments.sweep --config=experiments/configs/imagenet.py:vit_b16 --workdir=DIR --grid=paper
 
 One run after another, each in a directory of its own, such as runs/sweep/byov-standard-beta0to0.3-all-seed0.
 The same command goes on where it stopped: what is done is skipped, what is half done goes on. A run that
@@ -12,7 +13,8 @@ runs/sweep/summary.md and summary.csv have a row for every setting: mean over se
 
 Any value of the config can be changed for all runs: --config.steps=2000.
 
-Exit codes: 0 all done, 1 some failed, 2 wrong input (nothing was written), 130 interrupted.
+Exit codes: 0 all done, 1 some failed, 2 wrong input (nothing was written), 130 (Ctrl-C),
+143 (SIGTERM) or 138 (SIGUSR1) interrupted, with the run that was trained saved.
 """
 
 import argparse
@@ -27,19 +29,17 @@ from typing import Any, NamedTuple
 import jax
 
 from byov_jax import run as runs
-from byov_jax.data import source
+from byov_jax.data import named
 from byov_jax.data.dataset import Unlabelled
 from byov_jax.report import groups
 from byov_jax.report import runs as results
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import checkpoint, directory, recipe
 from byov_jax.train.directory import RunError
-from experiments import choose, display, grid
+from experiments import choose, command, display, grid, signals
 from experiments.measure import PARTS
 from experiments.measure.evaluation import Evaluation
 from experiments.measure.subject import Options
-from experiments.train import EXIT_BAD_INPUT, EXIT_INTERRUPTED, one_line
 
-EXIT_FAILED = 1
 ERROR = "error.txt"
 SUMMARY = "summary"
 SUMMARIZED = "calibration"
@@ -54,29 +54,22 @@ class Job(NamedTuple):
     data: runs.AnyDataset
 
 
-class Stopped(KeyboardInterrupt):
-    """Ctrl-C was pressed, and the state of the run was saved."""
-
-
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
-    try:
-        jobs = prepare(arguments)
-        if arguments.dry_run:
-            print("\n".join([f"{len(jobs)} runs in {arguments.workdir}", *map(_plan, jobs)]))
-            return 0
-        _make(arguments.workdir)
-        failed = run_all(jobs, arguments.evaluate)
-        summarize(arguments.workdir, jobs, failed)
-    except (RunError, OSError) as error:
-        print(f"sweep: {one_line(error)}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt as error:
-        how = str(error) or "stopped at once"
-        print(f"sweep: {how}; the same command goes on", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if failed else 0
+    return command.run("sweep", lambda: start(arguments), "stopped at once; the same command goes on")
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Everything between the arguments and the exit code."""
+    jobs = prepare(arguments)
+    if arguments.dry_run:
+        print("\n".join([f"{len(jobs)} runs in {arguments.workdir}", *map(_plan, jobs)]))
+        return 0
+    _make(arguments.workdir)
+    failed = run_all(jobs, arguments.evaluate)
+    summarize(arguments.workdir, jobs, failed)
+    return command.EXIT_FAILED if failed else 0
 
 
 def prepare(arguments: argparse.Namespace) -> list[Job]:
@@ -84,16 +77,18 @@ def prepare(arguments: argparse.Namespace) -> list[Job]:
     workdir = arguments.workdir
     if (workdir / directory.CONFIG).exists():
         raise RunError(f"--workdir={workdir} is a run directory itself: choose a folder for many of them")
-    loaded: dict[tuple, runs.AnyDataset] = {}
+    loaded: dict[str, runs.AnyDataset] = {}
     jobs = []
     try:
         for name, config in _points(arguments):
-            place = (config["data"]["source"], config["data"]["resize"])
+            size = recipe.views(config).first.size or 0
+            place = repr((config["data"], size))
             if place not in loaded:
-                loaded[place] = source.load(place[0], resize=place[1])
+                loaded[place] = named.load(config["data"], size)
             data = loaded[place]
             if isinstance(data, Unlabelled):
-                raise RunError(f"config.data.source={place[0]} has no labels, which the evaluation needs")
+                name = config["data"]["source"]
+                raise RunError(f"config.data.source={name} has no labels, which the evaluation needs")
             jobs.append(Job(workdir / name, runs.prepare(config, data, devices=jax.device_count()), data))
     except ValueError as error:
         raise RunError(str(error)) from None
@@ -136,7 +131,11 @@ def run_all(jobs: Sequence[Job], parts: Sequence[str]) -> list[Path]:
         except Exception as error:  # whatever it is, the other runs may go well
             failed.append(job.folder)
             kind = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
-            print(f"sweep: {job.folder.name} failed: {kind}{one_line(error)}", file=sys.stderr, flush=True)
+            print(
+                f"sweep: {job.folder.name} failed: {kind}{command.one_line(error)}",
+                file=sys.stderr,
+                flush=True,
+            )
             with contextlib.suppress(OSError):  # the folder itself may be what is wrong
                 directory.write_text(job.folder / ERROR, traceback.format_exc())
     return failed
@@ -149,9 +148,11 @@ def run_one(job: Job, parts: Sequence[str], label: str) -> bool:
     steps, first = job.config["steps"], _reached(job)
     if first < steps:
         with display.training(label, first, steps) as listener:
-            reached = runs.train(job.config, job.data, job.folder, listener)
+            reached, signal = runs.train(job.config, job.data, job.folder, listener)
         if reached < steps:
-            raise Stopped(f"{job.folder} saved at step {reached} of {steps}")
+            raise signals.Interrupted(
+                signal, f"{job.folder} saved at step {reached} of {steps}; the same command goes on"
+            )
     evaluation = Evaluation(job.folder, argparse.Namespace(data=None, supervised=None, ood=None), Options())
     written = (job.folder / directory.EVALUATION).is_file()
     if written and all(evaluation.read(part) is not None for part in parts):
@@ -203,15 +204,11 @@ def _left(durations: Sequence[float], jobs: Sequence[Job]) -> str:
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     others, changes = choose.split(argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command.parser("sweep", __doc__)
     add = parser.add_argument
     add("--config", required=True, metavar="FILE[:VARIANT]", help="a Python file with get_config(variant)")
     add("--workdir", type=Path, required=True, metavar="DIR", help="where the run directories go")
+    add("--grid", choices=list(grid.GRIDS), help="the paper's ablations: " + grid.explained())
     add("--prior", default="", metavar="NAMES", help="standard, teacher_mean, teacher_moments")
     add("--beta", default="", metavar="VALUES", help="END, annealed from 0, or START:END, as in 0.3,1:1")
     add("--where", default="", metavar="NAMES", help="which weights are Bayesian: all, no_conv, linear_only")
@@ -221,6 +218,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     add("--dry_run", action="store_true", help="print the runs and how far each is, and stop")
     arguments = parser.parse_args(others)
     arguments.changes = changes
+    for name, value in (grid.GRIDS[arguments.grid] if arguments.grid else {}).items():
+        setattr(arguments, name, getattr(arguments, name) or value)
     for name in ("prior", "where", "evaluate"):
         setattr(arguments, name, [part for part in getattr(arguments, name).split(",") if part])
     return arguments

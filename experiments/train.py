@@ -11,7 +11,10 @@ goes on where an interrupted run stopped, and ends with the same numbers. Afterw
     python -m experiments.evaluate --run=runs/fashion
     python -m experiments.report runs/fashion --out=report.html
 
-Exit codes: 0 done, 2 wrong input (nothing was written), 130 interrupted (the state was saved).
+Ctrl-C, SIGTERM and SIGUSR1 stop it after the step it is in, with the state saved; a second Ctrl-C at once.
+
+Exit codes: 0 done, 1 it could not go on or could not be saved, 2 wrong input (nothing was written), 130, 143
+or 138 stopped by Ctrl-C, SIGTERM or SIGUSR1 (the state was saved).
 """
 
 import argparse
@@ -23,30 +26,22 @@ from typing import Any
 import jax
 
 from byov_jax import run as runs
-from byov_jax.data import source
-from byov_jax.train import checkpoint, directory
+from byov_jax.data import named
+from byov_jax.train import checkpoint, directory, processes, recipe
 from byov_jax.train.directory import RunError
-from experiments import choose, display, dry_run, smoke
-
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
+from experiments import choose, cluster, command, display, dry_run, signals, smoke
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, *, name: str = "train", description: str | None = __doc__) -> int:
     """Runs the command; returns its exit code."""
-    arguments = _arguments(sys.argv[1:] if argv is None else argv)
-    try:
-        return command(arguments)
-    except (RunError, OSError) as error:
-        print(f"train: {one_line(error)}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("train: stopped at once; the same command goes on from the last checkpoint", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    arguments = _arguments(sys.argv[1:] if argv is None else argv, name, description)
+    interrupted = "stopped at once; the same command goes on from the last checkpoint"
+    return command.run(name, lambda: start(arguments), interrupted)
 
 
-def command(arguments: argparse.Namespace) -> int:
+def start(arguments: argparse.Namespace) -> int:
     """Everything between the arguments and the exit code."""
+    cluster.join(arguments)
     config, data = prepare(arguments)
     if arguments.dry_run:
         print(dry_run.describe(config))
@@ -61,7 +56,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[dict[str, Any], runs.AnyData
     """The complete config and its data; whatever is wrong with them is a RunError."""
     try:
         config = choose.choose(arguments.config, arguments.changes)
-        data = source.load(config["data"]["source"], resize=config["data"]["resize"])
+        data = named.load(config["data"], recipe.views(config).first.size or 0)
         if arguments.smoke:
             config, data = smoke.shrink(config, devices=jax.device_count()), smoke.few(data)
         return runs.prepare(config, data, devices=jax.device_count()), data
@@ -71,49 +66,39 @@ def prepare(arguments: argparse.Namespace) -> tuple[dict[str, Any], runs.AnyData
 
 def train(config: dict[str, Any], data: runs.AnyDataset, workdir: Path, arguments) -> int:
     """Trains behind a progress bar."""
-    runs.claim(workdir, config)
+    processes.first_does(lambda: runs.claim(workdir, config))
     steps, first = config["steps"], checkpoint.latest(workdir / directory.CHECKPOINTS) or 0
-    if first:
+    if first and processes.is_first():
         print(f"{workdir}: {'done already' if first >= steps else f'goes on after step {first}'}", flush=True)
-    with display.training(config["method"], first, steps) as listener:
-        reached = runs.train(config, data, workdir, listener, tensorboard=arguments.tensorboard)
+    with display.training(config["method"], first, steps) as listener, cluster.together(workdir):
+        reached, signal = runs.train(config, data, workdir, listener, tensorboard=arguments.tensorboard)
     if reached < steps:
-        print(f"{workdir}: saved at step {reached} of {steps}; the same command goes on", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        raise signals.Interrupted(
+            signal, f"{workdir}: saved at step {reached} of {steps}; the same command goes on"
+        )
     if arguments.smoke:
         smoke.try_out(workdir, data)
         print(f"smoke: {arguments.config} trains, saves, loads and predicts")
-    else:
+    elif processes.is_first():
         print(f"{workdir}: {steps} steps done; python -m experiments.evaluate --run={workdir}")
     return 0
 
 
-def _arguments(argv: list[str]) -> argparse.Namespace:
+def _arguments(argv: list[str], name: str = "train", description: str | None = __doc__) -> argparse.Namespace:
     others, changes = choose.split(argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command.parser(name, description)
     add = parser.add_argument
     add("--config", required=True, metavar="FILE[:VARIANT]", help="a Python file with get_config(variant)")
     add("--workdir", type=Path, metavar="DIR", help="the run directory, new or of the same run")
     add("--dry_run", action="store_true", help="print parameters, schedules and memory, and stop")
     add("--smoke", action="store_true", help="train a small version for a few steps, to see that all works")
     add("--tensorboard", action="store_true", help="also write TensorBoard events, to DIR/tensorboard")
+    cluster.add_arguments(parser)
     arguments = parser.parse_args(others)
     if arguments.workdir is None and not (arguments.dry_run or arguments.smoke):
         parser.error("--workdir=DIR is needed: where shall the run be kept?")
     arguments.changes = changes
     return arguments
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, without line breaks."""
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import jax
 import jaxtyping
 import pytest
 
-# Nearly all of a test's time is compilation. This halves it, in the commands that tests start as well.
+# Nearly all of a test's time is compilation. These halve it, in the commands that tests start as well.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -21,3 +22,11 @@ def optimized():
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """Trains on one of the simulated devices: all eight compile slowly."""
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)

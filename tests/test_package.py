@@ -18,6 +18,7 @@ ALLOWED = {
     "train": {"images", "networks", "bayes", "data"},
     "evaluate": {"images", "networks", "bayes"},
     "report": {"train"},
+    "planner": {"train", "data"},
 }
 PUBLIC = [
     "Posterior",

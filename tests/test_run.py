@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from byov_jax import monitor
 from byov_jax import run as runs
 from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
 from byov_jax.model import load
 from byov_jax.train import checkpoint, directory, online
 from byov_jax.train.directory import RunError
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 CONFIG = {
     "method": "byov",
@@ -37,13 +40,6 @@ CONFIG = {
     "save_every": 4,
 }
 TIMES = ("seconds", "images_per_second")
-
-
-@pytest.fixture(autouse=True)
-def _one_device(monkeypatch):
-    """What is tested here does not depend on how many devices there are, and eight compile slowly."""
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(runs.jax, "devices", lambda: devices)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +84,7 @@ def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         devices = jax.devices()[:1]
         patch.setattr(runs.jax, "devices", lambda: devices)
-        assert runs.train(prepared(), DATA, workdir) == 7
+        assert runs.train(prepared(), DATA, workdir) == (7, 0)
     return workdir
 
 
@@ -129,24 +125,24 @@ def test_the_same_run_again_gives_the_same_bits(whole, tmp_path):
     with pytest.raises(InterruptedError):
         runs.train(prepared(), DATA, tmp_path / "run", runs.Listener(line=die))
     assert [line["step"] for line in lines(tmp_path / "run")] == [0]
-    assert runs.train(prepared(), DATA, tmp_path / "run") == 7
+    assert runs.train(prepared(), DATA, tmp_path / "run") == (7, 0)
     assert_same(tmp_path / "run", whole)
 
 
 def test_a_run_that_was_stopped_between_two_saves_ends_with_the_same_bits(whole, tmp_path):
     workdir, config, reached = tmp_path / "run", prepared(), []
     listener = runs.Listener(step=reached.append, stop=lambda: reached[-1] == 5)
-    assert runs.train(config, DATA, workdir, listener) == 5
+    assert runs.train(config, DATA, workdir, listener) == (5, 1)
     assert checkpoint.latest(workdir / directory.CHECKPOINTS) == 5
     with (workdir / directory.METRICS).open("a") as file:  # one that is killed has logged more than it saved
         file.write('{"step": 6, "loss": 17.0}\n{"step": 7, "lo')
-    assert runs.train(config, DATA, workdir) == 7
+    assert runs.train(config, DATA, workdir) == (7, 0)
     assert_same(workdir, whole)
 
 
 def test_a_finished_run_is_left_as_it_is(whole):
     before = lines(whole)
-    assert runs.train(prepared(), DATA, whole) == 7
+    assert runs.train(prepared(), DATA, whole) == (7, 0)
     assert lines(whole) == before
 
 
@@ -163,7 +159,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
 
 
 def test_a_collapse_is_announced_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "COLLAPSED", 10.0)
+    monkeypatch.setattr(monitor, "COLLAPSED", 10.0)
     warnings = []
     runs.train(prepared(), DATA, tmp_path / "run", runs.Listener(warning=warnings.append))
     (text,) = warnings
@@ -174,8 +170,9 @@ def test_a_collapse_is_announced_once(tmp_path, monkeypatch):
 def test_a_network_that_diverged_has_no_accuracy(whole):
     model = load(whole)
     mean = jax.tree.map(lambda x: x * np.nan, model.posterior.mean)
+    mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices())
     broken = dataclasses.replace(model, posterior=model.posterior._replace(mean=mean))
-    found = runs.held_out(broken, online.none(), DATA)
+    found = monitor.held_out(broken, online.init(8, 3), DATA, mesh)
     assert found.keys() == {"probe", "knn"}
     assert all(np.isnan(value) for value in found.values())
 

@@ -7,6 +7,7 @@ import numpy as np
 
 import byov_jax as byov
 from byov_jax import images, networks
+from byov_jax.train import feed, loop, parallel
 
 REAL_VIEWS = images.small_gray(size=8)
 
@@ -58,3 +59,13 @@ def byol_method(optimizer=None, *, net=None, **settings):
     return byov.methods.byol(
         net or student(), optimizer or byov.optimizer.adamw(1e-3), **(defaults | settings)
     )
+
+
+def train(method, data, *, seed, steps, batch_size, state=None, first=0):
+    """The loop over a data set in memory, on one device."""
+    example = jax.tree.map(lambda x: x[:batch_size], data)
+    runner = parallel.build(lambda layout: method, example, mode="plain")
+    keys = loop.keys(seed)
+    batches = feed.resident(runner, data, seed=seed, batch_size=batch_size, first=first, steps=steps)
+    placed = runner.start(keys.init) if state is None else runner.place(state)
+    return loop.run(runner, placed, batches, keys.steps, first=first)

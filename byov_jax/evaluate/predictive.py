@@ -141,14 +141,13 @@ def statistics(
 def _outputs(key, q: Posterior, apply: Apply, x, draws: int, chunk, batch) -> Iterator[Any]:
     """Outputs [chunk, n, ...] of one chunk of draws after the other."""
     chunk, batch = _sizes(apply, q, x, draws, chunk, batch)
-    blocks = _blocks(x, batch)
     n = _length(x)
     bayesian, complete = _bayesian_part(q)
     before: Any = None
     for start in range(0, draws, chunk):
         drawn = (_sample(key, bayesian, index) for index in range(start, min(start + chunk, draws)))
         weights = [complete(draw) for draw in drawn]
-        outputs = [_forward(weights, block, apply=apply) for block in blocks]
+        outputs = [_forward(weights, block, apply=apply) for block in _blocks(x, batch)]
         jax.block_until_ready(before)  # else dispatch would run ahead, and hold the weights of many chunks
         before = outputs
         yield jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1)[:, :n], *outputs)
@@ -181,14 +180,19 @@ def _forward(weights: list, x, *, apply: Apply):
     return jax.vmap(apply, in_axes=(0, None))(stacked, x)
 
 
-def _blocks(x, size: int) -> list[Any]:
-    """`x` in blocks of equal size, so that one program serves them all; the last is filled up with zeros."""
+def _blocks(x, size: int) -> Iterator[Any]:
+    """`x` in blocks of equal size, so that one program serves them all; the last is filled up with zeros.
+
+    Each is taken when it is needed: an `x` that only looks like an array may have to read it from a disk.
+    """
     n = _length(x)
-    blocks = [jax.tree.map(lambda a, i=i: a[i : i + size], x) for i in range(0, n, size)]
-    lacking = len(blocks) * size - n
-    if lacking:
-        blocks[-1] = jax.tree.map(lambda a: jnp.pad(a, [(0, lacking)] + [(0, 0)] * (a.ndim - 1)), blocks[-1])
-    return blocks
+    for start in range(0, n, size):
+        block = jax.tree.map(lambda a, i=start: a[i : i + size], x)
+        yield block if n - start >= size else jax.tree.map(lambda a: _filled(a, size), block)
+
+
+def _filled(array, size: int):
+    return jnp.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
 class _Total(NamedTuple):

@@ -1,6 +1,6 @@
 """A classifier under distribution shift: calibration, and whether it notices."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +37,11 @@ class Predictions(NamedTuple):
     mc: predictive.Prediction
 
 
-def predictions(
-    key: Array, q: Posterior, apply: predictive.Apply, images: Array | np.ndarray, draws: int
-) -> Predictions:
-    """Predictions with the mean and with `draws` draws; `apply` gives probabilities and features."""
+def predictions(key: Array, q: Posterior, apply: predictive.Apply, images: Any, draws: int) -> Predictions:
+    """Predictions with the mean and with `draws` draws; `apply` gives probabilities and features.
+
+    `images` is an array, or what gives an array when a slice of it is asked for.
+    """
     mean = predictive.statistics(key, posterior.point(q.mean), apply, images, draws=1)
     if not posterior.size(q):
         return Predictions(mean, mean)

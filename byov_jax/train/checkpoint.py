@@ -1,44 +1,278 @@
-"""Training states on disk, by orbax."""
+"""Training states on disk, by orbax: written in the background, verified before they are read.
 
+checkpoints/
+  STEP/               what orbax wrote, and a manifest with a checksum of every file
+  set_aside/STEP/     what could not be verified, kept to be looked at
+  STEP.unfinished/    a state that is being written
+  STEP.retired/       one that is being deleted
+
+A state takes its name last of all, once its manifest is written: a process that is killed leaves a whole step
+or none. Orbax alone would read a file with a flipped bit without a word.
+"""
+
+import contextlib
 import logging
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from byov_jax.train import manifest, processes
+from byov_jax.train.directory import RunError
+
 Tree = TypeVar("Tree")
-logging.getLogger("absl").setLevel(logging.WARNING)  # orbax narrates every file
+Warn = Callable[[str], None]
+SET_ASIDE = "set_aside"
+_UNFINISHED, _RETIRED = ".unfinished", ".retired"
+
+# Orbax narrates every file, and what it raises as well. If one write of a state fails, it forgets the others.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
+logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
+warnings.filterwarnings("ignore", "coroutine 'async_serialize_from_host", RuntimeWarning)
 
 
-def save(directory: Path, step: int, state: Tree) -> None:
-    """Writes `state` as `directory/step`, all of it or nothing."""
-    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
-    with ocp.CheckpointManager(directory.absolute(), options=options) as manager:
-        manager.save(step, args=ocp.args.StandardSave(state), force=True)
+class Kept(NamedTuple):
+    """Which states stay: the last so many, and all whose step is a multiple of `every`, if that is not 0."""
+
+    last: int = 3
+    every: int = 0
 
 
-def latest(directory: Path) -> int | None:
-    """The newest step that was completely written; None if there is none."""
-    if not directory.is_dir():
-        return None
-    with ocp.CheckpointManager(directory.absolute()) as manager:
-        return manager.latest_step()
+class Writer:
+    """Saves one state after another while the training goes on.
 
+    What goes wrong does not end the training: `failure` says it, the last good state stays where it is, and
+    the next save is another attempt.
 
-def restore(directory: Path, step: int, like: Tree) -> Tree:
-    """Reads a state; `like` gives its structure, shapes and dtypes, abstract or not.
-
-    A checkpoint with other leaves, or leaves of another shape, is a ValueError that names the first of them.
+    Attributes:
+      saved: the last step that is safely on the disk.
+      failure: why the last attempt failed, None if it did not.
     """
+
+    def __init__(
+        self, folder: Path, *, about: dict[str, Any] | None = None, kept: Kept | None = None
+    ) -> None:
+        """`about` is kept with every state."""
+        self.saved: int | None = None
+        self.failure: str | None = None
+        self._folder, self._about, self._kept = folder.absolute(), about or {}, kept or Kept()
+        self._checkpointer = ocp.StandardCheckpointer()
+        self._thread: threading.Thread | None = None
+
+    def save(self, step: int, state: Any) -> None:
+        """Begins to write `state` as `folder/step`; it may be donated as soon as this returns.
+
+        A state that is not finite is never written: the last good one is worth more.
+        """
+        self.wait()
+        if not bool(_finite(state)):
+            self.failure = f"the state of step {step} is not finite and was not saved"
+            return
+        try:
+            processes.first_does(lambda: _clear(self._folder, step))
+            self._checkpointer.save(_unfinished(self._folder, step), state)
+        except (
+            Exception
+        ) as error:  # orbax and the file system have many kinds; none of them may end a training
+            self._fail(step, error)
+            return
+        self._thread = threading.Thread(target=self._finish, args=(step,), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the state that is being written is safe, or has failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        """Waits, and ends orbax's threads."""
+        self.wait()
+        self._checkpointer.close()
+
+    def _finish(self, step: int) -> None:
+        try:
+            self._checkpointer.wait_until_finished()
+            if processes.is_first():
+                manifest.write(_unfinished(self._folder, step), self._about | {"step": step})
+                _unfinished(self._folder, step).rename(self._folder / str(step))
+        except Exception as error:
+            self._fail(step, error)
+            return
+        self.saved, self.failure = step, None
+        if processes.is_first():
+            _retire(self._folder, self._kept)
+
+    def _fail(self, step: int, error: Exception) -> None:
+        self.failure = f"step {step} could not be saved ({_reason(error)})"
+        _remove(self._folder, f"{step}{_UNFINISHED}*")  # the room may be what is lacking
+
+
+def save(folder: Path, step: int, state: Any, **options: Any) -> None:
+    """Writes `state` as `folder/step`, all of it or nothing, and waits. Options are those of `Writer`."""
+    writer = Writer(folder, **options)
+    writer.save(step, state)
+    writer.close()
+    if writer.failure:
+        raise RunError(f"{folder}: {writer.failure}")
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that were completely written, in order; whether they are still sound is not looked at."""
+    return [step for step in _numbered(folder) if manifest.exists(folder / str(step))]
+
+
+def latest(folder: Path) -> int | None:
+    """The newest of `steps`; None if there is none."""
+    return max(steps(folder), default=None)
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What was kept with the newest state whose manifest can be read; empty if there is none."""
+    for step in reversed(steps(folder)):
+        with contextlib.suppress(ValueError):
+            return manifest.read(folder / str(step))["about"]
+    return {}
+
+
+def newest(folder: Path, like: Tree, *, warn: Warn | None = None) -> Tree | None:
+    """The newest state that is sound; None if nothing was ever saved.
+
+    Args:
+      folder: of the checkpoints of a run.
+      like: gives structure, shapes, dtypes and, if it has any, shardings.
+      warn: hears of every step that is not sound, which is then set aside; without it nothing is moved, as
+        for a reader who does not own the run. If no step is sound, that is a RunError either way.
+    """
+    step = processes.first_says(lambda: _sound(folder, warn))
+    return None if step < 0 else restore(folder, step, like)
+
+
+def restore(folder: Path, step: int, like: Tree) -> Tree:
+    """Reads a state that is known to be sound; `like` as in `newest`.
+
+    A state with other leaves, or leaves of another shape, is a RunError that names the first of them.
+    """
+    place = (folder / str(step)).absolute()
+    if not place.is_dir():
+        raise RunError(f"there is no checkpoint {folder / str(step)}")
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
-    handler = ocp.StandardCheckpointHandler()
-    if not any((directory / str(step)).iterdir()):
-        raise ValueError("it is empty")
-    with ocp.CheckpointManager(directory.absolute(), item_handlers=handler) as manager:
-        _check_shapes(manager.item_metadata(step).tree, like)
-        return manager.restore(step, args=ocp.args.StandardRestore(abstract))
+
+    def abstract_of(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or device)
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        try:
+            _check_shapes(checkpointer.metadata(place).item_metadata.tree, like)
+            return checkpointer.restore(place, jax.tree.map(abstract_of, like))
+        except Exception as error:  # orbax raises many kinds; each means that this state cannot be used
+            raise RunError(f"checkpoint {folder / str(step)} cannot be read: {_reason(error)}") from error
+
+
+def _sound(folder: Path, warn: Warn | None) -> int:
+    """The newest step that is sound, -1 if nothing was ever saved."""
+    problems = []
+    for step in reversed(_numbered(folder)):
+        problem = _problem(folder / str(step))
+        if problem is None:
+            return step
+        problems.append(f"{folder / str(step)}: {problem}")
+        if warn is not None:
+            warn(f"checkpoint {problems[-1]}; {_moved(folder, step)}")
+    aside = folder / SET_ASIDE
+    if not problems and aside.is_dir():
+        problems = [f"all are in {aside}" for _ in aside.iterdir()]
+    if problems:
+        raise RunError(
+            f"no checkpoint in {folder} is sound ({problems[0]}): put back a good copy, or choose another "
+            "--workdir; nothing was overwritten"
+        )
+    return -1
+
+
+def _problem(place: Path) -> str | None:
+    """What is wrong with a step, None if nothing is."""
+    if place.is_symlink():
+        return "it is a link, and may lead anywhere"
+    problem = manifest.problem(place)
+    if problem is None:
+        step = manifest.read(place)["about"].get("step")
+        problem = None if str(step) == place.name else f"it is the state of step {step}"
+    return problem
+
+
+def _moved(folder: Path, step: int) -> str:
+    try:
+        return f"it was set aside as {_set_aside(folder, step)}"
+    except OSError as error:
+        return f"it could not be set aside ({error.strerror}) and stays where it is"
+
+
+def _set_aside(folder: Path, step: int) -> Path:
+    """Moves a step out of the way, under a name that is free."""
+    aside = folder / SET_ASIDE
+    aside.mkdir(exist_ok=True)
+    names = (aside / (f"{step}" if not n else f"{step}.{n}") for n in range(10**6))
+    place = next(name for name in names if not name.exists())
+    (folder / str(step)).rename(place)
+    return place
+
+
+def clean(folder: Path) -> None:
+    """Removes what a process that was killed left half-written, or half-deleted."""
+    for ending in (_UNFINISHED, _RETIRED):
+        _remove(folder, f"*{ending}*")
+
+
+def _remove(folder: Path, pattern: str) -> None:
+    for left in folder.glob(pattern):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _unfinished(folder: Path, step: int) -> Path:
+    return folder / f"{step}{_UNFINISHED}"
+
+
+def _clear(folder: Path, step: int) -> None:
+    """Makes room for a step that is not sound: sound ones are never written again."""
+    _remove(folder, f"{step}{_UNFINISHED}*")
+    if os.path.lexists(folder / str(step)):
+        if manifest.exists(folder / str(step)):
+            raise RunError(f"{folder / str(step)} exists already")
+        _set_aside(folder, step)
+
+
+def _retire(folder: Path, kept: Kept) -> None:
+    """Deletes the states that are no longer kept, each under a name that is no longer a step's.
+
+    What cannot be deleted now is tried again after the next save: the new state is safe all the same.
+    """
+    for step in steps(folder)[: -kept.last or None]:
+        if not kept.every or step % kept.every:
+            with contextlib.suppress(OSError):
+                (folder / str(step)).rename(folder / f"{step}{_RETIRED}")
+    _remove(folder, f"*{_RETIRED}")
+
+
+def _numbered(folder: Path) -> list[int]:
+    """The steps that there are folders of, sound or not, in order."""
+    if not folder.is_dir():
+        return []
+    names = [entry.name for entry in folder.iterdir() if entry.name.isdecimal() and entry.is_dir()]
+    return sorted(int(name) for name in names if name == str(int(name)))
+
+
+@jax.jit
+def _finite(state: Any) -> Any:
+    floats = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
 
 
 def _check_shapes(stored: Any, like: Any) -> None:
@@ -55,3 +289,10 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
         jax.tree_util.keystr(keys, simple=True, separator="/"): tuple(leaf.shape)
         for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]

@@ -4,6 +4,7 @@ config.json        the exact config
 environment.json   versions, devices, the commit
 metrics.jsonl      one JSON object a line: what training showed
 posterior.jsonl    sigma and signal-to-noise ratio of every layer over training
+bad_images.txt     images that could not be read, if there were any
 checkpoints/       training states
 probe.npz          the linear classifier on the run's frozen features
 evaluation.json    every measurement, with the arrays behind it in evaluation/
@@ -28,15 +29,31 @@ CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 POSTERIOR = "posterior.jsonl"
+BAD_IMAGES = "bad_images.txt"
 CHECKPOINTS = "checkpoints"
 PROBE = "probe.npz"
 EVALUATION = "evaluation.json"
 ARRAYS = "evaluation"
+BESIDE = (
+    "data.workers",
+    "data.on_error",
+    "guard.patience",
+    "keep.last",
+    "keep.every",
+    "watchdog",
+    "save_every",
+)
+"""What of a config changes neither what a run learns nor what it logs: it may differ when a run goes on."""
+
 PACKAGES = ("byov-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class RunError(ValueError):
     """A run directory that cannot be used; the message is one line that says why."""
+
+
+class RunFailed(RuntimeError):
+    """A run that could not go on, or could not be kept; the message is one line that says why."""
 
 
 def create(run: Path, config: dict[str, Any]) -> None:
@@ -49,7 +66,8 @@ def create(run: Path, config: dict[str, Any]) -> None:
 def check_same(run: Path, config: dict[str, Any]) -> bool:
     """Whether `run` holds a run with this config; False if it is not there or empty.
 
-    A directory with anything else in it is a RunError that shows the difference.
+    A directory with anything else in it is a RunError that shows the difference. What is `BESIDE` the run may
+    differ, and so may the place of the data if their digest says that they are the same.
     """
     if not run.exists() or (run.is_dir() and not any(run.iterdir())):
         return False
@@ -61,15 +79,42 @@ def check_same(run: Path, config: dict[str, Any]) -> bool:
     if different:
         shown = "; ".join(f"{key} is {there!r} there, {here!r} here" for key, there, here in different[:5])
         more = f"; and {len(different) - 5} more" if len(different) > 5 else ""
+        if any(key == "data.digest" for key, _, _ in different):
+            more += " (images or labels are others than they were)"
         raise RunError(f"workdir {run} holds another run: {shown}{more}; choose another --workdir")
     return True
 
 
+def check_unchanged(run: Path, config: dict[str, Any], kept: Any) -> None:
+    """The config of a run must be the one that is kept with its states, if one is; a RunError if not."""
+    if kept is None:
+        return
+    try:
+        different = differences(recipe.complete(kept), config)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RunError(f"{run / CHECKPOINTS} has a config that cannot be read: {error}") from None
+    if different:
+        key, there, here = different[0]
+        raise RunError(f"{run / CONFIG} was changed: {key} is {here!r}, and was {there!r} in the training")
+
+
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The keys, dotted, in which two configs differ, with both values; None where one lacks the key."""
-    mine, theirs = (dict(_flat(json.loads(json.dumps(config)))) for config in (first, second))
+    """The keys, dotted, in which two configs differ as runs, with both values; None where one lacks it."""
+    known = all(config["data"]["digest"] for config in (first, second))
+    mine, theirs = (essential(config, by_digest=known) for config in (first, second))
     keys = [*mine, *(key for key in theirs if key not in mine)]
     return [(key, mine.get(key), theirs.get(key)) for key in keys if mine.get(key) != theirs.get(key)]
+
+
+def essential(config: dict[str, Any], *, by_digest: bool = True) -> dict[str, Any]:
+    """What makes a run what it is, by dotted keys: a complete config without what is `BESIDE` it.
+
+    Its data are known by their digest, or by their place if there is none.
+    """
+    by_digest = by_digest and bool(config["data"]["digest"])
+    beside = (*BESIDE, "data.source" if by_digest else "data.digest")
+    flat = _flat(json.loads(json.dumps(config)))
+    return {key: value for key, value in flat if key not in beside}
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -87,9 +132,10 @@ def read_config(run: Path) -> dict[str, Any]:
     file = run / CONFIG
     if not file.is_file():
         raise RunError(f"{run} is not a run directory: it has no {CONFIG}")
+    _check_inside(run)
     try:
         config = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{file} cannot be read: {error}") from None
     if not isinstance(config, dict):
         raise RunError(f"{file} must hold one JSON object, not a {type(config).__name__}")
@@ -97,6 +143,13 @@ def read_config(run: Path) -> dict[str, Any]:
         return recipe.complete(config)
     except ValueError as error:
         raise RunError(f"{file} is not a config of byov_jax: {error}") from None
+
+
+def _check_inside(run: Path) -> None:
+    """Whoever reads or writes a run stays in its directory; the directory itself may be a link."""
+    for entry in run.iterdir():
+        if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(run)):
+            raise RunError(f"{entry} leads out of the run directory: link the whole directory instead")
 
 
 def environment() -> dict[str, Any]:
@@ -116,13 +169,18 @@ def environment() -> dict[str, Any]:
     }
 
 
+def json_text(value: Any) -> str:
+    """JSON as a person likes to read it; equal values give equal texts."""
+    return json.dumps(value, indent=2, sort_keys=True, default=_plain, allow_nan=False) + "\n"
+
+
 def write_json(file: Path, value: Any) -> None:
-    """Writes JSON through a temporary file, so that a reader sees the old or the new and never a part."""
-    write_text(file, json.dumps(value, indent=2, sort_keys=True, default=_plain, allow_nan=False) + "\n")
+    """Writes `json_text` as `write_text` does."""
+    write_text(file, json_text(value))
 
 
 def write_text(file: Path, text: str) -> None:
-    """Writes text in the same way."""
+    """Writes through a temporary file, so that a reader sees the old or the new and never a part."""
     with _replacing(file) as temporary:
         temporary.write_text(text)
 

@@ -1,22 +1,41 @@
 """What a run writes down while it trains: metrics.jsonl, posterior.jsonl, TensorBoard events on request."""
 
+import itertools
 import json
 import math
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from byov_jax.train import directory
+from byov_jax.train.directory import RunError
+
+FILES = (directory.METRICS, directory.POSTERIOR)
+Warn = Callable[[str], None]
 
 
 class Journal:
-    """The files of a run that grow line by line."""
+    """The files of a run that grow line by line.
 
-    def __init__(self, run: Path, *, step: int, tensorboard: bool = False) -> None:
+    A line for which there is no room waits for the next one: a full disk does not end a training.
+
+    Attributes:
+      last: the last line of each file when the journal was opened, None if there was none.
+      failure: why lines are waiting, None if none is.
+    """
+
+    def __init__(
+        self, run: Path, *, step: int, tensorboard: bool = False, warn: Warn = lambda text: None
+    ) -> None:
         """Goes on after `step`: what was written beyond it belongs to work that was lost, and is dropped.
 
-        The line of step 0 shows the untrained network: a run that begins goes on after -1.
+        The line of step 0 shows the untrained network: a run that begins goes on after -1. `warn` hears of
+        lines that cannot be read, and are left out; the file as it was is kept beside the new one.
         """
-        self.last = {name: _keep(run / name, step) for name in (directory.METRICS, directory.POSTERIOR)}
+        self.last = {name: _keep(run / name, step, warn) for name in FILES}
+        self.failure: str | None = None
+        self._waiting = dict.fromkeys(FILES, "")
         self._run = run
         self._events = _events(run, step) if tensorboard else None
 
@@ -33,14 +52,37 @@ class Journal:
         """One JSON object with `step` and the statistics of all `layers`."""
         self._append(directory.POSTERIOR, line)
 
+    def flush(self) -> None:
+        """Tries to write the lines that are waiting."""
+        try:
+            for name in FILES:
+                if self._waiting[name]:
+                    append(self._run / name, self._waiting[name].encode())
+                    self._waiting[name] = ""
+            self.failure = None
+        except OSError as error:
+            self.failure = f"{self._run / name} cannot be written ({error.strerror})"
+
     def close(self) -> None:
         """No more lines."""
         if self._events is not None:
             self._events.close()
 
     def _append(self, name: str, line: dict[str, Any]) -> None:
-        with (self._run / name).open("a") as file:
-            file.write(json.dumps(finite(line), allow_nan=False) + "\n")
+        self._waiting[name] += json.dumps(finite(line), allow_nan=False) + "\n"
+        self.flush()
+
+
+def append(file: Path, text: bytes) -> None:
+    """All of it or nothing: what has half a line for its end cannot be gone on with."""
+    with file.open("ab", buffering=0) as stream:
+        end = stream.tell()
+        try:
+            while text:
+                text = text[stream.write(text) :]
+        except OSError:
+            stream.truncate(end)
+            raise
 
 
 def finite(value: Any) -> Any:
@@ -51,26 +93,50 @@ def finite(value: Any) -> Any:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """The lines of such a file; a torn last one, of a process that was killed, is left out."""
-    lines = []
-    for text in file.read_text().splitlines() if file.is_file() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            break
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            break
-        lines.append(line)
+    """The lines of such a file; a torn last one, of a process that was killed, is left out.
+
+    Any other line that cannot be read is a RunError.
+    """
+    lines, damaged = _lines(file)
+    if damaged:
+        raise RunError(f"{file} line {damaged[0]} cannot be read")
     return lines
 
 
-def _keep(file: Path, step: int) -> dict[str, Any] | None:
+def _lines(file: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The lines that can be read, and the numbers of those that cannot; the last one may be torn."""
+    lines, damaged = [], []
+    texts = file.read_bytes().split(b"\n") if file.is_file() else []
+    for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text.decode())
+            if type(line["step"]) is not int:
+                raise TypeError(line["step"])
+            lines.append(line)
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+            if any(rest.strip() for rest in texts[number:]):
+                damaged.append(number)
+    return lines, damaged
+
+
+def _keep(file: Path, step: int, warn: Warn) -> dict[str, Any] | None:
     """Drops the lines after `step`; returns the last that stays."""
     if not file.is_file():
         return None
-    kept = [line for line in read(file) if line["step"] <= step]
+    lines, damaged = _lines(file)
+    if damaged:
+        warn(f"{file} line {damaged[0]} cannot be read and is left out; it stays in {_copy(file)}")
+    kept = [line for line in lines if line["step"] <= step]
     directory.write_text(file, "".join(json.dumps(line) + "\n" for line in kept))
     return kept[-1] if kept else None
+
+
+def _copy(file: Path) -> Path:
+    """A copy of a file that is damaged, under a name that is free."""
+    names = (file.with_name(f"{file.name}.damaged{n or ''}") for n in itertools.count())
+    return Path(shutil.copyfile(file, next(name for name in names if not name.exists())))
 
 
 def _events(run: Path, step: int) -> Any:

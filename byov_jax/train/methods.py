@@ -20,10 +20,13 @@ from byov_jax.bayes import posterior, priors, scale
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.priors import Prior
 from byov_jax.bayes.select import Where
-from byov_jax.train import objectives, online, schedules, teacher
+from byov_jax.train import guard, objectives, online, schedules, teacher
+from byov_jax.train.layout import Layout
 from byov_jax.train.objectives import Batch, Objective, ViewsFn
 from byov_jax.train.schedules import Schedule
 from byov_jax.train.step import Info, Settings, State, make_step
+
+ONE_DEVICE = Layout()
 
 
 class Method(NamedTuple):
@@ -54,7 +57,8 @@ def byov(
     draws: int = 1,
     draw_per_view: bool = False,
     accumulate: int = 1,
-    axis_name: str | None = None,
+    layout: Layout = ONE_DEVICE,
+    spike: float = 0.0,
     classes: int = 0,
 ) -> Method:
     """Bootstrap Your Own Variance: BYOL with a Bayesian student.
@@ -77,8 +81,10 @@ def byov(
       draw_per_view: draw separate weights for the two views, instead of one draw for both.
       accumulate: micro-batches that the batch is split into, one after the other, to save memory. A step
         remains one optimizer step, one EMA update and one tick of every schedule.
-      axis_name: the pmap axis, if the step runs under one: every device draws its own weights, gradients
-        and statistics are averaged over it.
+      layout: how devices share the work: `layout.divided(mesh)`, `layout.over_axis(name)`; see
+        `train.parallel`, which builds the step for them.
+      spike: skip a step whose loss is more than so many times its moving average; 0 for never. Steps whose
+        loss, KL or gradient is not finite are always skipped.
       classes: of the batches' labels, for an online linear probe that follows training behind a
         stop-gradient; 0 for none.
     """
@@ -90,7 +96,7 @@ def byov(
         posterior_of=lambda params: posterior.init(params, where, log_var),
         teacher_of=teacher.init,
         prior=prior or priors.standard(),
-        settings=_settings(beta, tau, kl_norm, dataset_size, draws, draw_per_view, accumulate, axis_name),
+        settings=_settings(beta, tau, kl_norm, dataset_size, draws, draw_per_view, accumulate, layout, spike),
         classes=classes,
     )
 
@@ -102,7 +108,8 @@ def byol(
     views: ViewsFn,
     tau: float | Schedule,
     accumulate: int = 1,
-    axis_name: str | None = None,
+    layout: Layout = ONE_DEVICE,
+    spike: float = 0.0,
     classes: int = 0,
 ) -> Method:
     """Bootstrap Your Own Latent, the deterministic baseline. Args as in `byov`."""
@@ -114,7 +121,7 @@ def byol(
         posterior_of=posterior.point,
         teacher_of=teacher.init,
         prior=priors.standard(),
-        settings=_settings(0.0, tau, "none", 1, 1, False, accumulate, axis_name),
+        settings=_settings(0.0, tau, "none", 1, 1, False, accumulate, layout, spike),
         classes=classes,
     )
 
@@ -133,7 +140,8 @@ def supervised_bbb(
     log_var: float = -10.0,
     draws: int = 1,
     accumulate: int = 1,
-    axis_name: str | None = None,
+    layout: Layout = ONE_DEVICE,
+    spike: float = 0.0,
 ) -> Method:
     """Supervised Bayes by Backprop: cross-entropy plus KL.
 
@@ -148,7 +156,7 @@ def supervised_bbb(
         posterior_of=lambda params: posterior.init(params, where, log_var),
         teacher_of=lambda mean, stats: teacher.none(),
         prior=prior or priors.standard(),
-        settings=_settings(beta, tau, kl_norm, dataset_size, draws, False, accumulate, axis_name),
+        settings=_settings(beta, tau, kl_norm, dataset_size, draws, False, accumulate, layout, spike),
     )
 
 
@@ -158,7 +166,8 @@ def supervised(
     *,
     views: ViewsFn,
     accumulate: int = 1,
-    axis_name: str | None = None,
+    layout: Layout = ONE_DEVICE,
+    spike: float = 0.0,
 ) -> Method:
     """Plain supervised training with the cross-entropy. Args as in `byov`, with a `networks.Classifier`."""
     return _method(
@@ -169,7 +178,7 @@ def supervised(
         posterior_of=posterior.point,
         teacher_of=lambda mean, stats: teacher.none(),
         prior=priors.standard(),
-        settings=_settings(0.0, 1.0, "none", 1, 1, False, accumulate, axis_name),
+        settings=_settings(0.0, 1.0, "none", 1, 1, False, accumulate, layout, spike),
     )
 
 
@@ -201,18 +210,21 @@ def _method(
             prior=prior.init(q, initial_teacher.params),
             optimizer=optimizer.init(q),
             online=online.init(output.encoder.shape[-1], classes) if classes else online.none(),
+            guard=guard.init(),
         )
 
     return Method(init, make_step(objective, optimizer, prior, settings))
 
 
-def _settings(beta, tau, kl_norm, dataset_size, draws, draw_per_view, accumulate, axis_name) -> Settings:
+def _settings(beta, tau, kl_norm, dataset_size, draws, draw_per_view, accumulate, layout, spike) -> Settings:
     for name, count in (("dataset_size", dataset_size), ("draws", draws), ("accumulate", accumulate)):
         if count < 1:
             raise ValueError(f"{name}={count!r} must be at least 1")
     scale.normalizer(kl_norm, size=1, dataset_size=1, batch_size=1)
     if not callable(beta) and not beta >= 0.0:
         raise ValueError(f"beta={beta!r} must not be negative")
+    if not spike >= 0.0:
+        raise ValueError(f"spike={spike!r} must be 0, or how many times its average a loss may be")
     if not callable(tau) and not 0.0 <= tau <= 1.0:
         raise ValueError(f"tau={tau!r} must lie in [0, 1]")
     return Settings(
@@ -223,5 +235,6 @@ def _settings(beta, tau, kl_norm, dataset_size, draws, draw_per_view, accumulate
         draws=draws,
         draw_per_view=draw_per_view,
         accumulate=accumulate,
-        axis_name=axis_name,
+        layout=layout,
+        spike=spike,
     )

@@ -22,23 +22,36 @@ ViewsFn = Callable[[Any, Any], tuple[Array, Array]]
 
 
 class Batch(NamedTuple):
-    """Images [batch, height, width, channels], uint8 or float in [0, 1], and their labels [batch] if any."""
+    """Images [batch, height, width, channels], uint8 or float in [0, 1], and their labels [batch] if any.
 
-    image: UInt8[AnyArray, "batch height width channels"] | Float[AnyArray, "batch height width channels"]
+    Images may also be crops that the host has taken, one for each view: [batch, crops, height, width,
+    channels].
+    """
+
+    image: (
+        UInt8[AnyArray, "batch *crops height width channels"]
+        | Float[AnyArray, "batch *crops height width channels"]
+    )
     label: Int[AnyArray, " batch"] | None = None
 
 
+class Moments(NamedTuple):
+    """Of the normalised embeddings of a batch: their mean and mean square, coordinate by coordinate."""
+
+    mean: Float[Array, " features"]
+    square: Float[Array, " features"]
+
+
 class Monitors(NamedTuple):
-    """What a data term shows of itself.
+    """What a data term shows of itself; the mean over parts of a batch is that of the whole batch.
 
     Attributes:
-      embedding_std: standard deviation over the batch of each coordinate of the normalised embedding, times
-        the root of its dimension: 1 when embeddings spread over the whole sphere, 0 when they collapsed.
+      embedding: moments from which `embedding_std` tells a collapse.
       cosine: mean cosine similarity of predictions and targets (BYOL and BYOV).
       accuracy: top-1 accuracy on the training batch (supervised methods).
     """
 
-    embedding_std: Float[Array, ""]
+    embedding: Moments
     cosine: Float[Array, ""] | None = None
     accuracy: Float[Array, ""] | None = None
 
@@ -71,7 +84,7 @@ def bootstrap(student, views: ViewsFn) -> Objective:
         cosine = _cosine(taps1.predictor, z2) + _cosine(taps2.predictor, z1)
         loss = jnp.mean(4.0 - 2.0 * cosine)
         new_stats = jax.tree.map(lambda a, b: 0.5 * (a + b), stats1, stats2)
-        monitors = Monitors(embedding_std(taps1.projector), cosine=jnp.mean(cosine) / 2.0)
+        monitors = Monitors(moments(taps1.projector), cosine=jnp.mean(cosine) / 2.0)
         return loss, Outcome(new_stats, monitors, taps1.encoder)
 
     return objective
@@ -87,16 +100,25 @@ def classification(classifier, views: ViewsFn) -> Objective:
         output, new_stats = _train_mode(classifier, weights[0], stats, x, drop_path_key)
         loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(output.logits, batch.label))
         hits = jnp.equal(jnp.argmax(output.logits, axis=-1), batch.label)
-        monitors = Monitors(embedding_std(output.encoder), accuracy=jnp.mean(hits.astype(jnp.float32)))
+        monitors = Monitors(moments(output.encoder), accuracy=jnp.mean(hits.astype(jnp.float32)))
         return loss, Outcome(new_stats, monitors, output.encoder)
 
     return objective
 
 
-def embedding_std(z: Float[Array, "batch features"]) -> Float[Array, ""]:
-    """Collapse monitor: 1 for directions spread over the sphere, 0 for a constant embedding."""
+def moments(z: Float[Array, "batch features"]) -> Moments:
+    """Of embeddings scaled to length 1."""
     z = z / jnp.maximum(jnp.linalg.norm(z, axis=-1, keepdims=True), 1e-12)
-    return jnp.mean(jnp.std(z, axis=0)) * jnp.sqrt(z.shape[-1])
+    return Moments(jnp.mean(z, axis=0), jnp.mean(jnp.square(z), axis=0))
+
+
+def embedding_std(embedding: Moments) -> Float[Array, ""]:
+    """Collapse monitor: 1 for directions spread over the sphere, 0 for a constant embedding.
+
+    The standard deviation of each coordinate, averaged, times the root of the dimension.
+    """
+    variance = jnp.maximum(embedding.square - jnp.square(embedding.mean), 0.0)
+    return jnp.mean(jnp.sqrt(variance)) * jnp.sqrt(embedding.mean.shape[-1])
 
 
 def _cosine(p, z):

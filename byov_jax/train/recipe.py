@@ -9,11 +9,16 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from byov_jax import images, networks
 from byov_jax.bayes import priors
 from byov_jax.images.views import Views
 from byov_jax.train import methods, optimizer, schedules
+from byov_jax.train.layout import Layout
 from byov_jax.train.methods import Method
+from byov_jax.train.objectives import Batch
 
 DEFAULTS: dict[str, Any] = {
     "method": "byov",  # byol | byov | supervised | supervised_bbb
@@ -21,12 +26,22 @@ DEFAULTS: dict[str, Any] = {
     "steps": 1000,
     "batch_size": 256,
     "accumulate": 1,
+    "dtype": "float32",  # what the network computes in: float32 | bfloat16 | float16
+    "prng": "threefry2x32",  # threefry2x32 | rbg | unsafe_rbg
+    "parallel": {
+        "mode": "auto",  # plain | sharded | pmap; auto is sharded over all devices
+        "one_draw": False,  # under pmap, the same weights on all devices
+    },
     "data": {
         "source": "fashion_mnist",  # embedded; or a folder, an .npz file, tfds:NAME
+        "loader": "memory",  # memory | stream: decode and crop on the host, for what does not fit in memory
+        "workers": -1,  # processes that decode, for stream: 0 for threads alone, -1 for what suits the cores
+        "on_error": "replace",  # | raise: what stream does with an image that cannot be read
         "resize": 0,  # side to which a folder's images are resized; 0 leaves them as they are
-        "size": 0,  # this and the next two are filled in from the data
+        "size": 0,  # this and the next three are filled in from the data
         "image": (),
         "classes": 0,
+        "digest": "",  # of the images' names, or pixels, and of the labels: other data, other digest
     },
     "encoder": {"name": "vit"},  # vit | resnet, and the fields of networks.vit(...) or networks.resnet(...)
     "projector": {"widths": (4096, 256), "norm": "batch"},
@@ -43,12 +58,24 @@ DEFAULTS: dict[str, Any] = {
     "tau": 0.99,
     "draws": 1,
     "draw_per_view": False,
+    "guard": {
+        "patience": 20,  # steps in a row that may be skipped before the run ends
+        "spike": 0.0,  # also skip a step whose loss is so many times its average; 0 for never
+    },
+    "keep": {"last": 3, "every": 0},  # checkpoints: the last so many, and all multiples of so many steps
+    "watchdog": 300.0,  # seconds without progress after which a run says what it waits for; 0 for never
     "log_every": 50,  # steps between two lines of metrics.jsonl
+    "monitor_images": 1000,  # held-out images that are looked at, at most; 0 for all
     "monitor_every": 0,  # steps between two looks at held-out images and at the posterior; 0 for an epoch
     "save_every": 0,  # steps between two checkpoints; 0 for an epoch
 }
 OPEN = ("encoder", "views", "optimizer")
 """Sections whose other fields are arguments of what they name."""
+
+MODES = ("auto", "plain", "sharded", "pmap")
+LOADERS = ("memory", "stream")
+AXIS = "data"
+"""The axis of devices."""
 
 METHODS = ("byol", "byov", "supervised", "supervised_bbb")
 PRIORS: dict[str, Callable] = {
@@ -61,6 +88,7 @@ VIEWS: dict[str, Callable[..., Views]] = {
     "small_color": images.small_color,
     "small_gray": images.small_gray,
 }
+FLOATS = ("float32", "bfloat16", "float16")
 OPTIMIZERS: dict[str, Callable] = {"adamw": optimizer.adamw, "lars": optimizer.lars}
 
 
@@ -74,7 +102,10 @@ def network(config: Mapping[str, Any]) -> Any:
     name = _choose("method", config["method"], METHODS)
     if name.startswith("supervised"):
         return networks.Classifier(_encoder(config), classes=config["data"]["classes"])
-    heads = (_call(part, networks.MLP, config[part]) for part in ("projector", "predictor"))
+    heads = (
+        _call(part, networks.MLP, config[part] | _compute(config) | _batch_axis(config))
+        for part in ("projector", "predictor")
+    )
     return networks.Student(_encoder(config), *heads)
 
 
@@ -84,10 +115,28 @@ def views(config: Mapping[str, Any]) -> Views:
     return _call("views", VIEWS[_choose("views.name", section.pop("name"), VIEWS)], section)
 
 
-def method(config: Mapping[str, Any], module: Any) -> Method:
-    """The training method around `module`, from `network`."""
+def batch(config: Mapping[str, Any]) -> Batch:
+    """Shapes of a global batch: images as they are, or the host's crops of each, one for every view."""
+    cropped = (crops(config),) if config["data"]["loader"] == "stream" else ()
+    shape = (config["batch_size"], *cropped, *config["data"]["image"])
+    label = (lambda: jnp.zeros(shape[:1], jnp.int32)) if config["data"]["classes"] else lambda: None
+    return jax.eval_shape(lambda: Batch(jnp.zeros(shape, jnp.uint8), label()))
+
+
+def crops(config: Mapping[str, Any]) -> int:
+    """How many views of an image a step looks at."""
+    return 1 if config["method"].startswith("supervised") else 2
+
+
+def method(config: Mapping[str, Any], module: Any, layout: Layout = methods.ONE_DEVICE) -> Method:
+    """The training method around `module`, from `network`, on devices that share the work by `layout`."""
     name = _choose("method", config["method"], METHODS)
-    arguments: dict[str, Any] = {"views": views(config), "accumulate": config["accumulate"]}
+    arguments: dict[str, Any] = {
+        "views": views(config),
+        "accumulate": config["accumulate"],
+        "layout": layout,
+        "spike": config["guard"]["spike"],
+    }
     if name == "byov" or name == "byol":
         arguments["tau"] = schedules.ema_cosine(config["tau"], config["steps"])
         arguments["classes"] = config["data"]["classes"]
@@ -108,12 +157,23 @@ def method(config: Mapping[str, Any], module: Any) -> Method:
 def _encoder(config: Mapping[str, Any]) -> Any:
     section = dict(config["encoder"])
     name = _choose("encoder.name", section.pop("name"), ("vit", "resnet"))
+    section |= _compute(config)
     if name == "resnet":
-        return _call("encoder", networks.resnet, section)
+        return _call("encoder", networks.resnet, section | _batch_axis(config))
     if "size" in section:
         size = section.pop("size")
         return _call("encoder", lambda **fields: networks.vit(size, **fields), section)
     return _call("encoder", networks.ViT, section)
+
+
+def _compute(config: Mapping[str, Any]) -> dict[str, Any]:
+    dtype = _choose("dtype", config["dtype"], FLOATS)
+    return {} if dtype == "float32" else {"dtype": dtype}
+
+
+def _batch_axis(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Under pmap batch norms must be told to look at all devices; under jit they do."""
+    return {"axis_name": AXIS} if config["parallel"]["mode"] == "pmap" else {}
 
 
 def _optimizer(config: Mapping[str, Any]) -> Any:

@@ -12,9 +12,12 @@ from byov_jax.bayes import posterior, scale
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.priors import Prior, PriorState
 from byov_jax.images import image_keys
+from byov_jax.train import guard as guards
 from byov_jax.train import online as probes
 from byov_jax.train import teacher as teachers
-from byov_jax.train.objectives import Batch, Objective
+from byov_jax.train.guard import Guard
+from byov_jax.train.layout import Layout
+from byov_jax.train.objectives import Batch, Objective, embedding_std
 from byov_jax.train.online import Online
 from byov_jax.train.optimizer import learning_rate
 from byov_jax.train.schedules import Schedule
@@ -32,6 +35,7 @@ class State(NamedTuple):
       prior: what the prior remembers.
       optimizer: optax's state.
       online: the linear probe that follows training.
+      guard: what was skipped because it would have spoilt the rest.
     """
 
     step: Int[Array, ""]
@@ -41,6 +45,7 @@ class State(NamedTuple):
     prior: PriorState
     optimizer: Any
     online: Online
+    guard: Guard
 
 
 class Info(NamedTuple):
@@ -61,6 +66,9 @@ class Info(NamedTuple):
       gradient_norm: global norm before clipping, over means and log-variances.
       probe_loss: cross-entropy of the online probe on the training batch; None without one.
       probe_accuracy: its accuracy there.
+      skipped: steps that were skipped so far, because the loss, the KL or the gradient was not finite.
+      skipped_in_a_row: how many of them are the last ones.
+      skipped_for: why the last of them was, an index into `guard.REASONS`.
     """
 
     loss: Float[Array, ""]
@@ -77,6 +85,9 @@ class Info(NamedTuple):
     gradient_norm: Float[Array, ""]
     probe_loss: Float[Array, ""] | None
     probe_accuracy: Float[Array, ""] | None
+    skipped: Int[Array, ""]
+    skipped_in_a_row: Int[Array, ""]
+    skipped_for: Int[Array, ""]
 
 
 class Settings(NamedTuple):
@@ -89,7 +100,8 @@ class Settings(NamedTuple):
     draws: int
     draw_per_view: bool
     accumulate: int
-    axis_name: str | None
+    layout: Layout
+    spike: float
 
 
 class Streams(NamedTuple):
@@ -118,22 +130,26 @@ def make_step(
         )
         gradient = jax.tree.map(lambda data, kl: data + beta / z * kl, gradient, kl_gradient)
 
+        gradient_norm = optax.tree.norm(gradient)
+        taken, guard = guards.check(state.guard, loss, kl, gradient_norm, settings.spike)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.posterior)
         q = optax.apply_updates(state.posterior, updates)
-        new_state = State(
-            step=state.step + 1,
+        after = State(
+            step=state.step,
             posterior=q,
             stats=stats,
             teacher=teachers.update(state.teacher, q.mean, stats, tau),
             prior=prior.update(state.prior, state.teacher.params, q.mean, tau),
             optimizer=optimizer_state,
             online=probes.update(state.online, probe_gradient),
+            guard=guard,
         )
+        new_state = guards.choose(taken, after, state)._replace(step=state.step + 1, guard=guard)
         info = Info(
             loss=loss,
             cosine=monitors.cosine,
             accuracy=monitors.accuracy,
-            embedding_std=monitors.embedding_std,
+            embedding_std=embedding_std(monitors.embedding),
             kl=kl,
             kl_per_weight=kl / max(posterior.size(q), 1),
             kl_scaled=beta * kl / z,
@@ -141,9 +157,12 @@ def make_step(
             temperature=scale.temperature(beta, dataset_size=settings.dataset_size, z=z),
             learning_rate=learning_rate(optimizer_state),
             tau=tau,
-            gradient_norm=optax.tree.norm(gradient),
+            gradient_norm=gradient_norm,
             probe_loss=probe[0],
             probe_accuracy=probe[1],
+            skipped=guard.skipped,
+            skipped_in_a_row=guard.in_a_row,
+            skipped_for=guard.reason,
         )
         return new_state, info
 
@@ -152,22 +171,25 @@ def make_step(
 
 def _data_term(objective: Objective, state: State, batch: Batch, streams: Streams, settings: Settings):
     """Loss, gradients, statistics, monitors, averaged over draws, micro-batches and devices."""
-    axis = settings.axis_name
+    layout = settings.layout
+    axis = layout.axis_name
     device = 0 if axis is None else jax.lax.axis_index(axis)
-    weights_key = streams.weights if axis is None else jax.random.fold_in(streams.weights, device)
+    one_draw = axis is None or layout.one_draw
+    weights_key = streams.weights if one_draw else jax.random.fold_in(streams.weights, device)
     size = batch.image.shape[0]
     keys = image_keys(streams.views, device * size + jnp.arange(size))
+    teacher = layout.gather(state.teacher)
 
     def piece(trained: tuple[Posterior, dict], stats: dict, index, part: tuple[Batch, Array]):
         q, probe = trained
         draw_key = jax.random.fold_in(weights_key, index // settings.accumulate)
-        weights = _draw(draw_key, q, settings.draw_per_view)
+        weights = _draw(draw_key, q, settings)
         drop_path_key = jax.random.fold_in(jax.random.fold_in(streams.drop_path, index), device)
-        loss, outcome = objective(weights, stats, state.teacher, *part, drop_path_key)
+        loss, outcome = objective(weights, stats, teacher, *part, drop_path_key)
         if not probe:
             return loss, (outcome.stats, (loss, outcome.monitors, (None, None)))
         # The probe's loss ends at a stop-gradient: the two parts of the sum have no parameter in common.
-        probe_loss, accuracy = probes.loss(probe, outcome.features, part[0].label)
+        probe_loss, accuracy = probes.loss(layout.gather(probe), outcome.features, part[0].label)
         return loss + probe_loss, (outcome.stats, (loss, outcome.monitors, (probe_loss, accuracy)))
 
     (stats, (loss, monitors, probe)), gradient = _averaged(
@@ -212,13 +234,17 @@ def _micro_batches(batch, count: int):
     return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(size // count, count, *x.shape[1:]), 0, 1), batch)
 
 
-def _draw(key: Array, q: Posterior, per_view: bool) -> tuple[Any, Any]:
+def _draw(key: Array, q: Posterior, settings: Settings) -> tuple[Any, Any]:
     """The weights for each of the two views: one draw for both, or one for each."""
-    if not per_view:
-        weights = posterior.sample(key, q)
+
+    def draw(key: Array) -> Any:
+        return settings.layout.gather(posterior.sample(key, q, place=settings.layout.share))
+
+    if not settings.draw_per_view:
+        weights = draw(key)
         return weights, weights
     first, second = jax.random.split(key)
-    return posterior.sample(first, q), posterior.sample(second, q)
+    return draw(first), draw(second)
 
 
 def _typed(key: Array) -> Array:
@@ -227,7 +253,8 @@ def _typed(key: Array) -> Array:
 
 
 def _normalizer(state: State, batch: Batch, settings: Settings) -> float:
-    devices = 1 if settings.axis_name is None else jax.lax.axis_size(settings.axis_name)
+    axis = settings.layout.axis_name
+    devices = 1 if axis is None else jax.lax.axis_size(axis)
     return scale.normalizer(
         settings.kl_norm,
         size=posterior.size(state.posterior),

@@ -13,11 +13,11 @@ from typing import Any
 
 from byov_jax import networks
 from byov_jax.bayes.scale import NORMALIZERS
+from byov_jax.data.records import ON_ERROR
 from byov_jax.images.views import View
 from byov_jax.train import recipe
 
-FLOATS = ("float32", "bfloat16", "float16")
-"""What a network may compute in."""
+PRNGS = ("rbg", "threefry2x32", "unsafe_rbg")
 
 
 def check(config: Mapping[str, Any], *, devices: int = 1) -> None:
@@ -28,11 +28,12 @@ def check(config: Mapping[str, Any], *, devices: int = 1) -> None:
       devices: among which each batch is divided.
     """
     _check_types(recipe.DEFAULTS, config, "")
-    for key, allowed in _choices().items():
-        _require(key, config[key], config[key] in allowed, f"one of {', '.join(sorted(allowed))}")
+    for key, (value, allowed) in _choices(config).items():
+        _require(key, value, value in allowed, f"one of {', '.join(sorted(allowed))}")
     for section, fields in _fields(config).items():
         _check_fields(section, config[section], fields)
     _check_ranges(config)
+    _check_stream(config)
     _check_schedules(config)
     _check_batch(config, devices)
 
@@ -47,8 +48,20 @@ def _check_types(defaults: Mapping[str, Any], config: Mapping[str, Any], prefix:
             _require(prefix + key, value, _is(value, kind), _KINDS[kind])
 
 
-def _choices() -> dict[str, Any]:
-    return {"method": recipe.METHODS, "prior": recipe.PRIORS, "kl_norm": NORMALIZERS}
+def _choices(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    allowed = {
+        "method": recipe.METHODS,
+        "prior": recipe.PRIORS,
+        "kl_norm": NORMALIZERS,
+        "dtype": recipe.FLOATS,
+        "prng": PRNGS,
+    }
+    return {
+        **{key: (config[key], values) for key, values in allowed.items()},
+        "parallel.mode": (config["parallel"]["mode"], recipe.MODES),
+        "data.loader": (config["data"]["loader"], recipe.LOADERS),
+        "data.on_error": (config["data"]["on_error"], ON_ERROR),
+    }
 
 
 def _fields(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -73,7 +86,8 @@ def _fields(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _hints(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
-    own = {field.name for field in dataclasses.fields(kind)} - {"parent", "name"}  # flax adds these two
+    # Flax adds the first two; the others are the config's own keys, for the whole network.
+    own = {field.name for field in dataclasses.fields(kind)} - {"parent", "name", "dtype", "axis_name"}
     return {name: hints[name] for name in own}
 
 
@@ -99,12 +113,31 @@ def _check_fields(section: str, values: Mapping[str, Any], fields: Mapping[str, 
 def _check_ranges(config: Mapping[str, Any]) -> None:
     for key in ("steps", "batch_size", "accumulate", "draws", "log_every"):
         _require(key, config[key], config[key] >= 1, "at least 1")
-    for key in ("seed", "beta_start", "beta_end", "beta_steps", "monitor_every", "save_every"):
+    for key in (
+        "seed",
+        "beta_start",
+        "beta_end",
+        "beta_steps",
+        "monitor_images",
+        "monitor_every",
+        "save_every",
+        "watchdog",
+    ):
         _require(key, config[key], config[key] >= 0, "0 or more")
     _require("seed", config["seed"], config["seed"] < 2**32, "below 2**32")
     _require("tau", config["tau"], 0.0 <= config["tau"] <= 1.0, "in [0, 1]: the momentum of the teacher")
     _require("log_var", config["log_var"], -100.0 <= config["log_var"] <= 10.0, "in [-100, 10]")
-    _require("data.resize", config["data"]["resize"], config["data"]["resize"] >= 0, "0 or more")
+    data = config["data"]
+    _require("data.resize", data["resize"], data["resize"] >= 0, "0 or more")
+    _require("data.workers", data["workers"], data["workers"] >= -1, "0 or more, or -1 for what suits")
+    for section, key, least in (
+        ("guard", "patience", 1),
+        ("guard", "spike", 0),
+        ("keep", "last", 1),
+        ("keep", "every", 0),
+    ):
+        value = config[section][key]
+        _require(f"{section}.{key}", value, value >= least, f"{least} or more")
     _check_encoder(config["encoder"])
     _check_optimizer(config["optimizer"])
     for part in ("projector", "predictor"):
@@ -117,8 +150,6 @@ def _check_encoder(encoder: Mapping[str, Any]) -> None:
         _require(f"encoder.{key}", value, value is None or value >= 1, "at least 1")
     if "stages" in encoder:
         _require_counts("encoder.stages", encoder["stages"])
-    dtype = encoder.get("dtype")
-    _require("encoder.dtype", dtype, dtype in (None, *FLOATS), f"None or one of {', '.join(FLOATS)}")
 
 
 def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
@@ -127,6 +158,14 @@ def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
             _require(f"optimizer.{key}", value, value > 0.0, "positive")
         elif key in ("b1", "b2", "momentum"):
             _require(f"optimizer.{key}", value, 0.0 <= value < 1.0, "in [0, 1)")
+
+
+def _check_stream(config: Mapping[str, Any]) -> None:
+    data, size = config["data"], recipe.views(config).first.size
+    if data["loader"] == "stream":
+        _require("data.resize", data["resize"], data["resize"] == 0, "0: streamed images are cropped")
+        positive = size is not None and size > 0
+        _require("views.size", size, positive, "the side of the crops that data.loader='stream' takes")
 
 
 def _check_schedules(config: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from byov_jax.data.dataset import Pixels
 from byov_jax.evaluate import bootstrap, comparison, shift
 from experiments.measure.numbers import gain, metrics
 from experiments.measure.subject import Result, Subject
@@ -59,7 +60,7 @@ def measure_calibration(subject: Subject) -> Result:
     return Result(numbers, arrays)
 
 
-def examples(entropy: np.ndarray, image: np.ndarray) -> dict[str, np.ndarray]:
+def examples(entropy: np.ndarray, image: Pixels) -> dict[str, np.ndarray]:
     """The images with the least and the greatest entropy, of equal ones the earlier.
 
     Args:

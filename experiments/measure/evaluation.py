@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from byov_jax.data import source
+from byov_jax.data import named
 from byov_jax.data.dataset import Dataset, Unlabelled
+from byov_jax.data.records import ImageError
 from byov_jax.model import Model, load, save_probe
 from byov_jax.train import directory
 from byov_jax.train.directory import RunError
@@ -55,9 +56,10 @@ class Evaluation:
         self.unfamiliar = _load(arguments.ood, self.model).test if arguments.ood else None
         self._identity = {
             "model": _digest_of(self.model),
-            "data": _digest(*self.data.train, *self.data.test),
+            "data": named.digest(self.data.train, self.data.test),
             "seed": options.seed,
         }
+        self._told: set[str] = set()
 
     def settings(self, part: str) -> dict[str, Any]:
         """All that the numbers of a part depend on."""
@@ -65,7 +67,7 @@ class Evaluation:
         if part == "alignment":
             chosen["supervised"] = self.reference and _digest_of(self.reference)
         if part == "ood":
-            chosen["images"] = self.unfamiliar and _digest(self.unfamiliar.image)
+            chosen["images"] = self.unfamiliar and named.digest(self.unfamiliar)
         return self._identity | chosen
 
     def measure(self, parts: list[str]) -> None:
@@ -77,6 +79,12 @@ class Evaluation:
                 self.progress.say(f"{self.run}: {part} is there already")
         if not missing:
             return
+        try:
+            self._measure(missing)
+        except ImageError as error:
+            raise RunError(f"{error}: repair the file") from None
+
+    def _measure(self, missing: list[str]) -> None:
         self._fit_probe()
         progress = self.progress
         subject = Subject(self.model, self.data, self.options, progress, self.reference, self.unfamiliar)
@@ -88,6 +96,7 @@ class Evaluation:
             finally:
                 progress.stop()
             progress.say(f"{self.run}: {part:12} {time.perf_counter() - start:6.1f} s")
+            self._say_bad()
 
     def read(self, part: str) -> dict[str, Any] | None:
         """The numbers of a part, if it was measured with these settings."""
@@ -169,6 +178,14 @@ class Evaluation:
         if own:
             save_probe(self.run, self.model)
 
+    def _say_bad(self) -> None:
+        """Names the images that could not be read, once each."""
+        for images in (self.data.train, self.data.test, self.unfamiliar):
+            bad = getattr(images and images.image, "bad", {})
+            for name in [name for name in bad if name not in self._told]:
+                self._told.add(name)
+                self.progress.say(f"{name} cannot be read as an image ({bad[name]}): it counts as a gray one")
+
     def _keep(self, part: str, result: Result) -> None:
         arrays = {name: np.asarray(value) for name, value in result.arrays.items()}
         directory.write_arrays(self._file(part), arrays)
@@ -195,13 +212,15 @@ class Evaluation:
 
 def _load(name: str, model: Model) -> Dataset:
     try:
-        data = source.load(name, resize=model.config["data"].get("resize", 0))
+        data = named.load(model.config["data"] | {"source": name}, model.config["data"]["image"][0])
     except (ValueError, OSError) as error:
         raise RunError(str(error)) from None
     if isinstance(data, Unlabelled):
         raise RunError(
             f"evaluate needs labels, {name} has none: sort its images into train/CLASS/ and test/CLASS/"
         )
+    train, test = (images._replace(label=np.asarray(images.label)) for images in (data.train, data.test))
+    data = data._replace(train=train, test=test)  # labels that are read as needed are all needed here
     expected = tuple(model.config["data"]["image"])
     if data.test.image.shape[1:] != expected:
         raise RunError(f"the images of {name} are {data.test.image.shape[1:]}; the run takes {expected}")
@@ -212,11 +231,5 @@ def _load(name: str, model: Model) -> Dataset:
 
 
 def _digest_of(model: Model) -> str:
-    return _digest(json.dumps([model.config, model.step], sort_keys=True).encode())
-
-
-def _digest(*parts: Any) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
-    return digest.hexdigest()[:16]
+    known = [directory.essential(model.config), model.step]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]

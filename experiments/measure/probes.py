@@ -1,15 +1,18 @@
 """What frozen features are worth: linear and nearest-neighbour classifiers."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from byov_jax.data.dataset import Dataset
+from byov_jax.data.dataset import Dataset, Pixels
 from byov_jax.evaluate import knn, probe
 from experiments.measure.subject import Result, Subject, linear_probes
 
 NEIGHBOURS = (20, 200)
+MOST_PIXELS = 2**14
+"""A linear classifier on more values than this is too large to be fitted on raw pixels."""
 
 
 def measure_probes(subject: Subject) -> Result:
@@ -31,10 +34,10 @@ def measure_probes(subject: Subject) -> Result:
         queries = subject.teacher.embed(data.test.image)
         rows["teacher"] = _score(subject.teacher_bank, queries, probes, data)
     subject.tick(ticks)
-    others: dict[str, Callable[[np.ndarray], Any]] = {}
+    others: dict[str, Callable[[Any], Any]] = {}
     if "untrained" in chosen:
         others["untrained"] = model.untrained().embed
-    if "pixels" in chosen:
+    if "pixels" in chosen and math.prod(data.train.image.shape[1:]) <= MOST_PIXELS:
         others["raw pixels"] = _pixels
     if blocks := subject.options.blocks:
         others[f"last {blocks} blocks"] = lambda image: model.embed(image, blocks=blocks)
@@ -63,5 +66,5 @@ def _accuracy(probs: Any, data: Dataset) -> float:
     return float(np.mean(np.argmax(probs, axis=1) == data.test.label))
 
 
-def _pixels(image: np.ndarray) -> np.ndarray:
-    return image.reshape(len(image), -1).astype(np.float32) / 255.0
+def _pixels(image: Pixels) -> np.ndarray:
+    return np.asarray(image).reshape(len(image), -1).astype(np.float32) / 255.0

@@ -106,7 +106,7 @@ def test_the_last_change_wins_and_the_rest_stays(file):
         ("data.sorce=x", "config has no key data.sorce: did you mean data.source?"),
         ("projector.width=3", "config has no key projector.width: did you mean projector.widths?"),
         ("optimiser.warmup=3", "config has no section optimiser: did you mean optimizer?"),
-        ("xyz.warmup=3", "config has no section xyz: there are data, encoder"),
+        ("xyz.warmup=3", "config has no section xyz: there are parallel, data, encoder"),
         ("steps.x=3", "config has no section steps"),
         ("encoder=resnet", "config.encoder is a section: set one of encoder.name"),
     ],

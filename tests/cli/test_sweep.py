@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,9 @@ from scipy import stats
 from byov_jax.report import groups
 from byov_jax.train import checkpoint, directory, loop, recipe
 from byov_jax.train.objectives import Batch
-from experiments import grid, sweep
+from experiments import command, grid, sweep
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 CONFIG = """
 import ml_collections
@@ -35,14 +38,6 @@ def get_config(variant="byov"):
     }})
 """
 NAME = "byov-standard-beta0to0.3-predictor-seed"
-
-
-@pytest.fixture(autouse=True)
-def _one_device(monkeypatch):
-    """A sweep is the same on any number of devices, and eight compile slowly."""
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(jax, "devices", lambda: devices)
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +76,7 @@ def swept(place):
         pretend_trained(trained)
         foreign.folder.mkdir(parents=True)
         (foreign.folder / directory.CONFIG).write_text('{"tau": 0.5}')
-        assert run(place, "--seed=0,1,2") == sweep.EXIT_FAILED
+        assert run(place, "--seed=0,1,2") == command.EXIT_FAILED
     return place / "sweep"
 
 
@@ -89,7 +84,7 @@ def pretend_trained(job):
     """A run whose last checkpoint is its first state, with the traceback of an earlier attempt."""
     directory.create(job.folder, job.config)
     method = recipe.method(job.config, recipe.network(job.config))
-    state = loop.initial(method, Batch(job.data.train.image, job.data.train.label), job.config["seed"])
+    state = method.init(loop.keys(job.config["seed"]).init, Batch(job.data.train.image, job.data.train.label))
     steps = job.config["steps"]
     checkpoint.save(job.folder / directory.CHECKPOINTS, steps, state._replace(step=jnp.asarray(steps)))
     (job.folder / sweep.ERROR).write_text("Traceback: out of memory")
@@ -131,7 +126,7 @@ def test_a_failure_leaves_its_traceback_and_the_rest_goes_on(swept, place, capsy
     for seed in (0, 1):
         assert checkpoint.latest(swept / f"{NAME}{seed}" / directory.CHECKPOINTS) == 2
         assert not (swept / f"{NAME}{seed}" / sweep.ERROR).exists()  # one of them had failed before
-    assert run(place, "--seed=1,2") == sweep.EXIT_FAILED
+    assert run(place, "--seed=1,2") == command.EXIT_FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"sweep: {NAME}2 failed: workdir {swept / f'{NAME}2'} holds another run: ")
 
@@ -162,7 +157,7 @@ def test_any_exception_is_one_line_and_the_rest_goes_on(place, tmp_path, capsys,
         raise RuntimeError(f"out of memory\nin seed {config['seed']}")
 
     monkeypatch.setattr(sweep.runs, "train", train)
-    assert run(place, "--seed=0,1", workdir=tmp_path / "sweep") == sweep.EXIT_FAILED
+    assert run(place, "--seed=0,1", workdir=tmp_path / "sweep") == command.EXIT_FAILED
     lines = capsys.readouterr().err.splitlines()
     for seed, line in zip((0, 1), lines, strict=True):
         assert line == f"sweep: {NAME}{seed} failed: RuntimeError: out of memory in seed {seed}"
@@ -171,7 +166,9 @@ def test_any_exception_is_one_line_and_the_rest_goes_on(place, tmp_path, capsys,
 
 def test_interrupting_stops_the_sweep(place, tmp_path, capsys, monkeypatch):
     trained = []
-    monkeypatch.setattr(sweep.runs, "train", lambda *arguments: trained.append(arguments) or 1)
+    monkeypatch.setattr(
+        sweep.runs, "train", lambda *arguments: trained.append(arguments) or (1, signal.SIGINT)
+    )
     assert run(place, "--seed=0,1", workdir=tmp_path / "sweep") == 130
     assert len(trained) == 1
     (line,) = capsys.readouterr().err.splitlines()

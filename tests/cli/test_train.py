@@ -1,4 +1,4 @@
-"""experiments.train as a user meets it: wrong inputs, the plan, interruption, a smoke run of every config."""
+"""experiments.train as a user meets it: wrong inputs, the plan, interruption."""
 
 import json
 import signal
@@ -7,15 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax import run as runs
 from byov_jax.train import checkpoint, directory
 from experiments import train
-from experiments.configs import variant
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "experiments" / "configs"
@@ -37,27 +34,6 @@ def get_config(variant="byov"):
         "save_every": 400,
     }
 """
-
-
-@pytest.fixture
-def one_device(monkeypatch):
-    """Eight simulated devices compile slowly, and prove nothing here."""
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(runs.jax, "devices", lambda: devices)
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    """32x32 colour images of three classes."""
-    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for split, count in (("train", 24), ("test", 8)):
-        for name in "abc":
-            (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                array = rng.integers(0, 256, (32, 32, 3), np.uint8)
-                Image.fromarray(array).save(root / split / name / f"{i}.png")
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -199,39 +175,3 @@ def test_after_ctrl_c_the_same_command_ends_with_the_same_numbers(tiny, tmp_path
 def lines(run):
     found = [json.loads(line) for line in (run / directory.METRICS).read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("seconds", "images_per_second")} for line in found]
-
-
-METHODS = ("byol", "byov", "supervised", "supervised_bbb")
-VARIANTS = (*METHODS, *(f"byov-{name}" for name in (*variant.PRIORS[1:], *variant.WHERE[1:])))
-
-
-def smoke(name, variant_name, *changes):
-    return train.main([f"--config={CONFIGS / name}.py:{variant_name}", "--smoke", *changes])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
-def test_smoke_of_the_quickstart(name, capsys, one_device):
-    assert smoke("quickstart", name) == 0
-    assert "trains, saves, loads and predicts" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["byov", "supervised"])
-@pytest.mark.parametrize("config", ["cifar10", "folder", "fashion_mnist"])
-def test_smoke_of_the_other_configs(config, name, photos, tmp_path, capsys, one_device):
-    source = photos
-    if config == "fashion_mnist":
-        source = tmp_path / "data.npz"
-        image, label = np.zeros((32, 28, 28, 1), np.uint8), np.arange(32) % 3
-        np.savez(source, train_image=image, train_label=label, test_image=image, test_label=label)
-    assert smoke(config, name, f"--config.data.source={source}") == 0
-    assert "trains, saves, loads and predicts" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in ("byov", "supervised")])
-@pytest.mark.parametrize("config", ["cifar10", "folder"])
-def test_every_other_variant_can_be_built(config, name, photos):
-    arguments = [f"--config={CONFIGS / config}.py:{name}", "--smoke", f"--config.data.source={photos}"]
-    prepared, _ = train.prepare(train._arguments(arguments))
-    assert prepared["method"] == name.split("-")[0]

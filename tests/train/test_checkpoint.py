@@ -1,4 +1,6 @@
-"""Training states on disk: the same bits come back, and a state of another shape does not."""
+"""Training states on disk: the same bits come back, a state of another shape does not, old ones go."""
+
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,8 @@ import tiny
 
 import byov_jax as byov
 from byov_jax.train import checkpoint
+from byov_jax.train.checkpoint import Kept, Writer
+from byov_jax.train.directory import RunError
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +75,8 @@ def test_there_is_no_latest_without_a_checkpoint(tmp_path):
 
 def test_an_unfinished_checkpoint_is_not_the_latest(tmp_path):
     checkpoint.save(tmp_path, 5, {"a": np.ones(2)})
-    (tmp_path / "6.orbax-checkpoint-tmp").mkdir()
+    shutil.copytree(tmp_path / "5", tmp_path / "6.unfinished")
+    (tmp_path / "7").mkdir()
     assert checkpoint.latest(tmp_path) == 5
 
 
@@ -97,14 +102,106 @@ def test_a_state_of_another_shape_is_refused_by_its_first_difference(state, save
     mean = state.posterior.mean
     encoder = {"Dense_0": change(mean["encoder"]["Dense_0"])}
     like = state._replace(posterior=state.posterior._replace(mean=mean | {"encoder": encoder}))
-    with pytest.raises(ValueError, match=f"^posterior/mean/encoder/Dense_0{message}"):
+    with pytest.raises(RunError, match=f"100 cannot be read: posterior/mean/encoder/Dense_0{message}"):
         checkpoint.restore(saved, 100, like)
     assert capfd.readouterr().err == ""
 
 
 def test_a_step_that_is_missing_or_empty_is_refused(saved, state, tmp_path):
-    with pytest.raises(FileNotFoundError, match="7"):
+    with pytest.raises(RunError, match=r"there is no checkpoint .*7$"):
         checkpoint.restore(saved, 7, state)
     (tmp_path / "7").mkdir()
-    with pytest.raises(ValueError, match="it is empty"):
+    with pytest.raises(RunError, match="7 cannot be read"):
         checkpoint.restore(tmp_path, 7, state)
+
+
+SMALL = {"a": jnp.arange(3.0)}
+
+
+@pytest.mark.parametrize(
+    ("kept", "left"),
+    [
+        (Kept(), [5, 6, 7]),
+        (Kept(last=1), [7]),
+        (Kept(last=10), [1, 2, 3, 4, 5, 6, 7]),
+        (Kept(last=2, every=3), [3, 6, 7]),
+        (Kept(last=1, every=1), [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_the_last_ones_stay_and_some_of_the_others(kept, left, tmp_path):
+    writer = Writer(tmp_path, kept=kept)
+    for step in range(1, 8):
+        writer.save(step, SMALL)
+    writer.close()
+    assert (writer.saved, writer.failure) == (7, None)
+    assert checkpoint.steps(tmp_path) == left
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [str(step) for step in left]
+
+
+def test_an_old_one_that_cannot_be_deleted_does_no_harm(tmp_path, monkeypatch):
+    writer = Writer(tmp_path, kept=Kept(last=1))
+    writer.save(1, SMALL)
+    writer.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)
+        writer.save(2, SMALL)
+        writer.wait()
+    assert (writer.saved, writer.failure) == (2, None)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["1.retired", "2"]
+    writer.save(3, SMALL)
+    writer.close()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["3"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_state_that_is_not_finite_is_never_saved(value, state, tmp_path):
+    writer = Writer(tmp_path)
+    writer.save(1, state)
+    mean = state.posterior.mean
+    kernel = mean["encoder"]["Dense_0"]["kernel"].copy()
+    kernel[3, 3] = value
+    bad = mean | {"encoder": {"Dense_0": mean["encoder"]["Dense_0"] | {"kernel": kernel}}}
+    writer.save(2, state._replace(posterior=state.posterior._replace(mean=bad)))
+    writer.wait()
+    assert writer.failure == "the state of step 2 is not finite and was not saved"
+    assert writer.saved == 1
+    writer.save(3, state)
+    writer.close()
+    assert writer.failure is None
+    assert checkpoint.steps(tmp_path) == [1, 3]
+
+
+def test_a_state_may_be_donated_as_soon_as_it_is_being_saved(tmp_path):
+    """What is on the disk is what was there when the saving began."""
+    advance = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1.0, tree), donate_argnums=0)
+    tree = {"a": jnp.zeros((512, 512)), "b": jnp.zeros(3)}
+    writer = Writer(tmp_path)
+    for step in range(1, 4):
+        tree = advance(tree)
+        writer.save(step, tree)
+        tree = advance(tree)
+    writer.close()
+    for step in range(1, 4):
+        found = checkpoint.restore(tmp_path, step, {"a": np.zeros((512, 512)), "b": np.zeros(3)})
+        assert {float(x) for leaf in found.values() for x in (leaf.min(), leaf.max())} == {2.0 * step - 1.0}
+
+
+def test_a_sound_state_is_never_overwritten(tmp_path):
+    checkpoint.save(tmp_path, 1, SMALL)
+    with pytest.raises(RunError, match=r"step 1 could not be saved .*1 exists already"):
+        checkpoint.save(tmp_path, 1, {"a": jnp.zeros(3)})
+    np.testing.assert_array_equal(checkpoint.newest(tmp_path, SMALL)["a"], np.arange(3.0))
+
+
+def test_what_is_kept_with_a_state_can_be_read(tmp_path):
+    assert checkpoint.about(tmp_path) == {}
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, SMALL, about={"config": {"tau": step / 10}})
+    assert checkpoint.about(tmp_path) == {"config": {"tau": 0.2}, "step": 2}
+    (tmp_path / "2" / "manifest.json").write_text("{")
+    assert checkpoint.about(tmp_path) == {"config": {"tau": 0.1}, "step": 1}
+
+
+def test_where_nothing_was_saved_there_is_nothing(tmp_path):
+    assert checkpoint.newest(tmp_path / "nowhere", SMALL) is None
+    assert checkpoint.newest(tmp_path, SMALL, warn=pytest.fail) is None

@@ -140,3 +140,48 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert json.loads(file.read_text()) == {"old": 1}
     assert list(tmp_path.iterdir()) == [file]
+
+
+DIGESTED = CONFIG | {"data": CONFIG["data"] | {"digest": "0123456789abcdef"}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"watchdog": 1.0, "save_every": 7, "keep": {"last": 9, "every": 5}},
+        {"guard": CONFIG["guard"] | {"patience": 3}},
+        {"data": DIGESTED["data"] | {"source": "elsewhere", "workers": 5, "on_error": "raise"}},
+    ],
+)
+def test_what_cannot_change_a_result_may_differ(tmp_path, changes):
+    directory.create(tmp_path, DIGESTED)
+    assert directory.check_same(tmp_path, DIGESTED | changes)
+    assert directory.essential(DIGESTED | changes) == directory.essential(DIGESTED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"tau": 0.5}, "tau is 0.9 there, 0.5 here; choose"),
+        ({"guard": CONFIG["guard"] | {"spike": 3.0}}, "guard.spike is 0.0 there, 3.0 here; choose"),
+        ({"log_every": 7}, "log_every is 50 there, 7 here; choose"),
+        ({"data": DIGESTED["data"] | {"loader": "stream"}}, "data.loader is 'memory' there, 'stream' here"),
+        (
+            {"data": DIGESTED["data"] | {"digest": "f" * 16}},
+            "data.digest is '0123456789abcdef' there, 'ffffffffffffffff' here (images or labels are others",
+        ),
+    ],
+)
+def test_what_can_may_not(tmp_path, changes, problem):
+    directory.create(tmp_path, DIGESTED)
+    with pytest.raises(RunError) as error:
+        directory.check_same(tmp_path, DIGESTED | changes)
+    assert problem in str(error.value)
+
+
+def test_a_run_without_a_digest_is_known_by_the_place_of_its_data(tmp_path):
+    directory.create(tmp_path, CONFIG)
+    assert directory.check_same(tmp_path, DIGESTED)
+    moved = DIGESTED | {"data": DIGESTED["data"] | {"source": "elsewhere"}}
+    with pytest.raises(RunError, match=r"data\.source is 'fashion_mnist' there, 'elsewhere' here; choose"):
+        directory.check_same(tmp_path, moved)

@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tiny
 
 import byov_jax as byov
-from byov_jax.train import online
+from byov_jax.train import layout, online
 
 BATCH = tiny.batch(16)
 KEY = jax.random.key(1)
@@ -47,13 +48,18 @@ def test_its_gradient_ends_at_the_features():
 
 
 def test_a_run_with_it_is_the_same_run():
-    (with_probe, info), (without, bare) = (steps(tiny.byov_method(classes=c)) for c in (3, 0))
+    (with_probe, info), (without, bare) = (
+        # Adam would make rounding errors as large as its learning rate.
+        steps(tiny.byov_method(optax.sgd(0.1), classes=c))
+        for c in (3, 0)
+    )
     assert bare.probe_loss is None
     assert info.probe_loss > 0.0
     assert not without.online.params
-    for part in ("posterior", "stats", "teacher", "prior"):
+    for part in ("posterior", "stats", "teacher"):
         mine, theirs = getattr(with_probe, part), getattr(without, part)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mine, theirs)
+        error = optax.tree.norm(jax.tree.map(lambda a, b: a - b, mine, theirs))
+        assert error < 1e-5 * optax.tree.norm(theirs)
 
 
 CERTAIN = {"classes": 3, "log_var": -60.0, "net": tiny.student(norm="none")}
@@ -78,7 +84,7 @@ def test_accumulation_averages_its_gradient(whole):
 
 
 def test_pmap_averages_its_gradient_and_what_it_shows(whole):
-    method = tiny.byov_method(axis_name="batch", **CERTAIN)
+    method = tiny.byov_method(layout=layout.over_axis("batch"), **CERTAIN)
     start = method.init(jax.random.key(0), BATCH)
     parts = jax.tree.map(lambda x: x.reshape(8, -1, *x.shape[1:]), BATCH)
     state, info = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))(start, parts, KEY)

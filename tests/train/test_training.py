@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 import byov_jax as byov
 from byov_jax import images, networks
 from byov_jax.data import fashion_mnist
-from byov_jax.train import loop
 
 STEPS = 300
 PRIORS = {
@@ -38,13 +38,13 @@ def test_byov_trains_with_every_prior(name):
         prior=PRIORS[name],
     )
     data = byov.Batch(fashion_mnist.load().train.image[:2000])
-    progress = list(loop.run(method, data, seed=0, steps=STEPS, batch_size=64))
+    progress = list(tiny.train(method, data, seed=0, steps=STEPS, batch_size=64))
     losses = [float(p.info.loss) for p in progress]
     spreads = [float(p.info.embedding_std) for p in progress]
     assert np.mean(losses[-30:]) < 0.7 * losses[0]
     assert min(spreads) > 0.5 * spreads[0]
 
-    state = progress[-1].state
+    state = progress[-1].placed
     _, prior_log_var = PRIORS[name].moments(state.prior, state.teacher.params)
     wanted = np.sign(mean_of(prior_log_var) + 10.0)
     moved = mean_of(state.posterior.log_var) + 10.0

@@ -64,7 +64,7 @@ def changed(key, value):
         ("encoder.name", "mlp", "one of resnet, vit"),
         ("encoder.width", "wide", "an integer"),
         ("encoder.width", 0, "at least 1"),
-        ("encoder.dtype", "int8", "None or one of float32, bfloat16, float16"),
+        ("dtype", "int8", "one of bfloat16, float16, float32"),
         ("views.name", "strong", "one of imagenet, small_color, small_gray"),
         ("views.flip", "often", "a finite number"),
         ("views.area", 0.5, "numbers with commas between them"),

@@ -1,0 +1,43 @@
+"""What these tests share: checkpoints to be spoilt; trainings on one device, every program built once."""
+
+import shutil
+
+import pytest
+import spoilt
+import trainings
+
+from byov_jax import run as runs
+
+
+@pytest.fixture(scope="session")
+def programs():
+    """All programs, by config and devices."""
+    return trainings.Programs()
+
+
+@pytest.fixture
+def quick(one_device, programs, monkeypatch):
+    """Trains on one device, by programs that an earlier training has built."""
+    monkeypatch.setattr(runs.parallel, "runner", programs)
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory):
+    """A run that was saved before its first step, by the tiny config."""
+    run = tmp_path_factory.mktemp("untrained") / "run"
+    trainings.write_untrained(run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """Three good checkpoints."""
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    spoilt.save(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy of them, to be spoilt."""
+    return shutil.copytree(saved, tmp_path / "checkpoints")

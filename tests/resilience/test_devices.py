@@ -1,0 +1,115 @@
+"""A run that goes on with another number of devices.
+
+To the last bit: a state that is read on 1, 2 or 4 devices, divided or copied, since nothing is computed; a
+training that goes on with the same number of devices, since the program is the same.
+To rounding: a training that goes on with another number of devices, sharded, or by pmap with one draw, since
+sums over images and devices are made in another order.
+Neither: by pmap with a draw for every device, since there are as many draws as devices.
+"""
+
+import jax
+import numpy as np
+import optax
+import pytest
+import tiny
+from trainings import assert_same_state
+
+import byov_jax as byov
+from byov_jax.train import checkpoint, feed, loop, parallel
+
+MODES = ("sharded", "pmap")
+DATA = tiny.batch(64)
+BATCH_SIZE, STEPS = 16, 10
+KEYS = loop.keys(3)
+ROUNDING = 100 * np.finfo(np.float32).eps
+"""Measured: at most 52, of how far the training went: the momentum, which is small at the end."""
+
+
+@pytest.fixture(scope="module")
+def runner():
+    """A function that gives the runner of a mode on so many devices, built once."""
+    found = {}
+
+    def of(mode, devices):
+        if (mode, devices) not in found:
+            net = tiny.student(axis_name="data" if mode == "pmap" else None)
+            found[mode, devices] = parallel.build(
+                lambda layout: tiny.byov_method(
+                    optax.sgd(0.1, momentum=0.9),
+                    net=net,
+                    layout=layout,
+                    prior=byov.priors.teacher_moments(),
+                    log_var=-4.0,
+                    classes=3,
+                ),
+                jax.tree.map(lambda x: x[:BATCH_SIZE], DATA),
+                mode=mode,
+                devices=jax.devices()[:devices],
+                one_draw=True,
+                smallest=1,
+            )
+        return found[mode, devices]
+
+    return of
+
+
+def train(runner, state, until):
+    """From a state to the state after so many steps."""
+    first = int(state.step)
+    order = {"seed": 0, "batch_size": BATCH_SIZE, "first": first, "steps": until}
+    placed = runner.place(state)
+    for progress in loop.run(runner, placed, feed.resident(runner, DATA, **order), KEYS.steps, first=first):
+        placed = progress.placed
+    return runner.state(placed)
+
+
+def go_on(runner, folder, until):
+    """From the newest checkpoint, or from the first state, to a checkpoint after so many steps."""
+    state = checkpoint.newest(folder, runner.like())
+    if state is None:
+        state = runner.state(runner.start(KEYS.init))
+    state = train(runner, state, until)
+    checkpoint.save(folder, until, state)
+    return jax.device_get(state)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_the_same_number_of_devices_every_bit_is_the_same(mode, runner, tmp_path):
+    for devices in (1, 2, 4):
+        on = runner(mode, devices)
+        whole = go_on(on, tmp_path / f"{devices} whole", STEPS)
+        for until in (3, 4, STEPS):
+            parts = go_on(on, tmp_path / f"{devices} parts", until)
+        assert_same_state(parts, whole)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_state_is_read_on_any_number_of_devices(mode, runner, tmp_path):
+    written = go_on(runner(mode, 2), tmp_path, 2)
+    for other in MODES:
+        for devices in (1, 2, 4):
+            on = runner(other, devices)
+            found = checkpoint.newest(tmp_path, on.like())
+            assert_same_state(jax.device_get(on.state(on.place(found))), written)
+            kernel = found.posterior.mean["encoder"]["Dense_0"]["kernel"]
+            shard = kernel.addressable_shards[0].data.size
+            assert shard == kernel.size // (devices if other == "sharded" else 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_other_numbers_of_devices_the_training_is_the_same_to_rounding(mode, runner, tmp_path):
+    start = jax.device_get(runner(mode, 1).state(runner(mode, 1).start(KEYS.init)))
+    whole = jax.device_get(train(runner(mode, 1), start, STEPS))
+    checkpoint.save(tmp_path, 0, start)
+    for until, devices in ((2, 1), (4, 2), (6, 4), (8, 2), (STEPS, 1)):
+        found = go_on(runner(mode, devices), tmp_path, until)
+    for part in ("posterior", "stats", "teacher", "prior", "optimizer", "online"):
+        error, change = distance(found, whole, part), distance(start, whole, part)
+        assert change > 0.0
+        assert error < ROUNDING * change, part
+    assert any(x.tobytes() != y.tobytes() for x, y in zip(*map(jax.tree.leaves, (found, whole)), strict=True))
+
+
+def distance(one, other, part):
+    pairs = zip(jax.tree.leaves(getattr(one, part)), jax.tree.leaves(getattr(other, part)), strict=True)
+    return float(optax.tree.norm([x.astype(np.float32) - y.astype(np.float32) for x, y in pairs]))

@@ -1,0 +1,87 @@
+"""Two processes, one run: a signal to one of them saves all of it; if one dies, the other does not wait."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+import trainings
+from commands import start, train, wait
+from trainings import DATA, assert_same
+
+from byov_jax.train import checkpoint, directory
+
+STEPS = 60
+HEARTBEAT = 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    """All trainings here are of one program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    root = tmp_path_factory.mktemp("config")
+    parts = {"train": DATA.train, "test": DATA.test}
+    np.savez(
+        root / "data.npz",
+        **{f"{name}_{field}": getattr(part, field) for name, part in parts.items() for field in part._fields},
+    )
+    values = trainings.CONFIG | {
+        "data": {"source": str(root / "data.npz")},
+        "steps": STEPS,
+        "log_every": 5,
+        "monitor_every": STEPS,
+        "save_every": STEPS,
+    }
+    (root / "config.py").write_text(f"def get_config(variant=''):\n    return {values!r}\n")
+    return root / "config.py"
+
+
+def started(together, workdir, lines):
+    """Waits until a run has written so many lines."""
+    metrics = workdir / directory.METRICS
+    while not (metrics.is_file() and metrics.read_text().count("\n") >= lines):
+        if any(process.poll() is not None for process in together):
+            pytest.fail("\n".join(wait(together)[0]))
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_saves_the_run(config, tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(config, whole, processes=2)
+    together = start(config, stopped, processes=2)
+    started(together, stopped, 3)
+    together[1].send_signal(signal.SIGTERM)
+    said, codes = wait(together)
+    if codes == [0, 0]:
+        pytest.fail("the run was over before it could be interrupted: give it more steps")
+    assert codes == [143, 143], "\n".join(said)
+    reached = checkpoint.latest(stopped / directory.CHECKPOINTS)
+    for text in said:
+        assert f"saved at step {reached} of {STEPS}; the same command goes on" in text
+    first, _ = train(config, stopped, processes=2)
+    assert f"goes on after step {reached}" in first
+    assert_same(stopped, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "number"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
+def test_if_one_dies_or_stands_still_the_other_ends_and_says_why(lost, number, config, tmp_path):
+    workdir = tmp_path / "run"
+    together = start(config, workdir, f"--heartbeat={HEARTBEAT}", processes=2)
+    started(together, workdir, 3)
+    together[lost].send_signal(number)
+    other = together[1 - lost]
+    said, _ = other.communicate(timeout=60)  # JAX's own patience is longer
+    together[lost].kill()
+    together[lost].communicate(timeout=120)
+    assert other.returncode not in (0, 143)
+    assert "another process does not answer" in said or "another task died" in said

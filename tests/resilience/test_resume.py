@@ -1,0 +1,121 @@
+"""A training that was interrupted, wherever and however often, ends with the bits of one that was not."""
+
+import jax
+import numpy as np
+import pytest
+import trainings
+from PIL import Image
+from trainings import DATA, assert_same, lines, prepared, state, stopping
+
+from byov_jax import run as runs
+from byov_jax.data import named
+from byov_jax.train import checkpoint, directory
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+VARIANTS = {
+    "standard": {"prior": "standard"},
+    "teacher_mean, accumulated": {"prior": "teacher_mean", "accumulate": 2},
+    "teacher_moments": {"prior": "teacher_moments"},
+}
+"""All of them with drop path, batch norm, an online probe and schedules."""
+
+LAST, EPOCH = 7, 3
+PLAN = {"method": "byov", "steps": LAST, "save_every": 4, "monitor_every": 3}
+
+
+class Crash(Exception):
+    """The process is gone: nothing more is saved."""
+
+
+def crashing(after):
+    """A listener with which a training ends like one that was killed after a step."""
+
+    def step(number):
+        if number == after:
+            raise Crash
+
+    return runs.Listener(step=step)
+
+
+def interrupt(config, data, workdir, listener):
+    """Trains until the listener ends it."""
+    try:
+        reached = runs.train(config, data, workdir, listener)
+    except Crash:
+        return
+    assert reached.step < LAST
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Photographs of three classes, in a folder, which are decoded and cropped as they are needed."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for split, count in (("train", 16), ("val", 4)):
+        for name in "abc":
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 256, (18 + i, 24, 3), np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{i}.jpg")
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(programs, photos, tmp_path_factory):
+    """A function that gives config, data and an uninterrupted run of a variant, trained once."""
+    found = {}
+
+    def of(variant):
+        if variant not in found:
+            data, changes = DATA, PLAN | VARIANTS.get(variant, {})
+            if variant == "stream":
+                section = {"source": str(photos), "loader": "stream", "workers": 0}
+                data = named.load(section, 14)
+                changes |= {"data": section, "views": {"name": "small_color", "size": 14}}
+            config = prepared(data, **changes)
+            workdir = tmp_path_factory.mktemp("whole") / variant
+            assert runs.train(config, data, workdir) == (LAST, 0)
+            found[variant] = config, data, workdir
+        return found[variant]
+
+    return of
+
+
+INTERRUPTIONS = {
+    "before the first save": crashing(2),
+    "in an epoch": stopping(5),
+    "after an epoch": stopping(2 * EPOCH),
+    "right after a save": stopping(4),
+}
+
+
+@pytest.mark.parametrize("where", INTERRUPTIONS)
+def test_one_interruption(where, whole, tmp_path):
+    config, data, expected = whole("teacher_moments")
+    workdir = tmp_path / "run"
+    interrupt(config, data, workdir, INTERRUPTIONS[where])
+    assert runs.train(config, data, workdir) == (LAST, 0)
+    assert_same(workdir, expected)
+
+
+@pytest.mark.parametrize("variant", ["standard", "teacher_mean, accumulated", "stream"])
+def test_many_interruptions(variant, whole, tmp_path):
+    config, data, expected = whole(variant)
+    workdir = tmp_path / "run"
+    for listener in (crashing(2), stopping(EPOCH), stopping(4), crashing(6), stopping(5)):
+        interrupt(config, data, workdir, listener)
+    assert checkpoint.steps(workdir / directory.CHECKPOINTS) == [3, 4, 5]
+    assert runs.train(config, data, workdir) == (LAST, 0)
+    assert_same(workdir, expected)
+
+
+def test_the_bits_can_differ(whole, tmp_path):
+    """Else the others show nothing: another seed is another training, in every part of the state."""
+    config, data, expected = whole("teacher_moments")
+    runs.train(config | {"seed": 1}, data, tmp_path / "run")
+    assert lines(tmp_path / "run") != lines(expected)
+    one, other = state(tmp_path / "run"), state(expected)
+    for part in ("posterior", "stats", "teacher", "prior", "optimizer", "online", "guard"):
+        pairs = zip(jax.tree.leaves(getattr(one, part)), jax.tree.leaves(getattr(other, part)), strict=True)
+        assert any(x.tobytes() != y.tobytes() for x, y in pairs), part
+    assert trainings.CONFIG["encoder"]["drop_path"] > 0.0
