@@ -82,11 +82,11 @@ class Life:
         manifest.write = die
 
     def inside_the_manifest(self):
-        def half(file, value):
-            file.with_name(f".{file.name}.1").write_text(json.dumps(value)[:99])
+        def half(file, text):
+            file.with_name(f".{file.name}.1").write_text(text[:99])
             die()
 
-        manifest.write_json = half
+        manifest.write_text = half
 
     def before_the_name(self):
         manifest.write = functools.partial(after, manifest.write)

@@ -74,7 +74,7 @@ class Disk:
 PLACES = {
     "before orbax begins": (checkpoint.ocp.StandardCheckpointer, "save"),
     "while orbax writes": (checkpoint.ocp.StandardCheckpointer, "wait_until_finished"),
-    "in the manifest": (manifest, "write_json"),
+    "in the manifest": (manifest, "write_text"),
     "where the step gets its name": (checkpoint.Path, "rename"),
 }
 
