@@ -1,6 +1,8 @@
 """What these tests share: checkpoints to be spoilt; trainings on one device, every program built once."""
 
+import gc
 import shutil
+import subprocess
 
 import pytest
 import spoilt
@@ -41,3 +43,16 @@ def saved(tmp_path_factory):
 def folder(saved, tmp_path):
     """A copy of them, to be spoilt."""
     return shutil.copytree(saved, tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of four megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a file system can only be mounted by root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+    gc.collect()  # while what orbax leaves behind is ignored

@@ -2,10 +2,8 @@
 
 import contextlib
 import errno
-import gc
 import os
 import shutil
-import subprocess
 import threading
 import time
 
@@ -72,8 +70,8 @@ class Disk:
 
 
 PLACES = {
-    "before orbax begins": (checkpoint.ocp.StandardCheckpointer, "save"),
-    "while orbax writes": (checkpoint.ocp.StandardCheckpointer, "wait_until_finished"),
+    "before orbax begins": (checkpoint.ocp.AsyncCheckpointer, "save"),
+    "while orbax writes": (checkpoint.ocp.AsyncCheckpointer, "wait_until_finished"),
     "in the manifest": (manifest, "write_text"),
     "where the step gets its name": (checkpoint.Path, "rename"),
 }
@@ -100,7 +98,7 @@ def test_if_the_last_state_cannot_be_saved_the_run_has_failed(tmp_path, monkeypa
 
 
 def test_if_nothing_could_ever_be_saved_it_says_that(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch, checkpoint.ocp.StandardCheckpointer, "save", full=range(8))
+    disk = Disk(monkeypatch, checkpoint.ocp.AsyncCheckpointer, "save", full=range(8))
     with pytest.raises(RunFailed, match=r"; nothing was saved$"):
         runs.train(prepared(**PLAN), DATA, tmp_path / "run", disk.listener())
     monkeypatch.undo()
@@ -162,19 +160,6 @@ LEFT_BEHIND = pytest.mark.filterwarnings(
     "ignore:coroutine:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 """When a write fails, orbax never awaits the others."""
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of four megabytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a file system can only be mounted by root")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-    gc.collect()  # while what orbax leaves behind is ignored
 
 
 @LEFT_BEHIND
