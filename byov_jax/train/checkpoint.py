@@ -23,14 +23,17 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from orbax.checkpoint import multihost
 
 from byov_jax.train import manifest, processes
 from byov_jax.train.directory import RunError
+from byov_jax.train.meeting import Meeting
 
 Tree = TypeVar("Tree")
 Warn = Callable[[str], None]
 SET_ASIDE = "set_aside"
 _UNFINISHED, _RETIRED = ".unfinished", ".retired"
+_ABOUT_A_LEAF = 2**12  # bytes that orbax writes beside the values of an array, at most
 
 # Orbax narrates every file, and what it raises as well. If one write of a state fails, it forgets the others.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -65,7 +68,9 @@ class Writer:
         self._folder, self._about, self._kept = folder.absolute(), about or {}, kept or Kept()
         # Compression would make weights a quarter smaller, and saving five times as long.
         handler = ocp.PyTreeCheckpointHandler(use_compression=False)
-        self._checkpointer = ocp.AsyncCheckpointer(handler)
+        self._meeting = _meeting()
+        waiting = ocp.options.AsyncOptions(barrier_sync_fn=self._meeting.arrive)
+        self._checkpointer = ocp.AsyncCheckpointer(handler, async_options=waiting)
         self._thread: threading.Thread | None = None
 
     def save(self, step: int, state: Any) -> None:
@@ -74,11 +79,13 @@ class Writer:
         A state that is not finite is never written: the last good one is worth more.
         """
         self.wait()
+        self._meeting.begin()
         if not bool(_finite(state)):
             self.failure = f"the state of step {step} is not finite and was not saved"
             return
         try:
             processes.first_does(lambda: _clear(self._folder, step))
+            processes.first_does(lambda: _check_room(self._folder, state))
             self._checkpointer.save(_unfinished(self._folder, step), args=ocp.args.PyTreeSave(state))
         except (
             Exception
@@ -114,7 +121,15 @@ class Writer:
 
     def _fail(self, step: int, error: Exception) -> None:
         self.failure = f"step {step} could not be saved ({_reason(error)})"
-        _remove(self._folder, f"{step}{_UNFINISHED}*")  # the room may be what is lacking
+        self._meeting.leave(_reason(error))
+        if jax.process_count() == 1:  # of several, others may be writing there
+            _remove(self._folder, f"{step}{_UNFINISHED}*")  # the room may be what is lacking
+
+
+def _meeting() -> Meeting:
+    several = jax.process_count() > 1
+    client = multihost.get_jax_distributed_client() if several else None
+    return Meeting(client, jax.process_index(), jax.process_count())
 
 
 def save(folder: Path, step: int, state: Any, **options: Any) -> None:
@@ -249,6 +264,18 @@ def _clear(folder: Path, step: int) -> None:
         if manifest.exists(folder / str(step)):
             raise RunError(f"{folder / str(step)} exists already")
         _set_aside(folder, step)
+
+
+def _check_room(folder: Path, state: Any) -> None:
+    """Better nothing than half a state; and if one of several processes fails alone, the others lose time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise RunError(f"{folder} cannot be written to")
+    leaves = jax.tree.leaves(state)
+    need = sum(leaf.nbytes for leaf in leaves) + _ABOUT_A_LEAF * len(leaves)
+    disk = shutil.disk_usage(folder)
+    if disk.free < need and disk.total:  # some file systems do not know
+        raise RunError(f"it needs {need / 2**20:,.1f} MiB, {disk.free / 2**20:,.1f} MiB are free")
 
 
 def _retire(folder: Path, kept: Kept) -> None:

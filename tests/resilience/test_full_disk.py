@@ -192,7 +192,9 @@ def test_a_disk_that_stays_full(small_disk):
     runs.train(config, DATA, workdir, stopping(2))
     free = shutil.disk_usage(small_disk).free
     (small_disk / "filler").write_bytes(bytes(free - 100_000))  # enough for lines, not for a state
-    with pytest.raises(RunFailed, match=r"step 7 could not be saved \(.*; nothing was saved$") as failed:
+    with pytest.raises(
+        RunFailed, match=r"step 7 could not be saved \(it needs .* MiB, .* MiB are free\); nothing was saved$"
+    ) as failed:
         runs.train(config, DATA, workdir)
     assert "\n" not in str(failed.value)
     assert int(state(workdir).step) == 2

@@ -1,5 +1,6 @@
 """Two processes, one run: a signal to one of them saves all of it; if one dies, the other does not wait."""
 
+import shutil
 import signal
 import time
 
@@ -70,6 +71,25 @@ def test_a_signal_to_one_of_two_saves_the_run(config, tmp_path):
     first, _ = train(config, stopped, processes=2)
     assert f"goes on after step {reached}" in first
     assert_same(stopped, whole)
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_both_in_the_same_way(config, small_disk, tmp_path):
+    whole, workdir = tmp_path / "whole", small_disk / "run"
+    train(config, whole, processes=2)
+    filler = small_disk / "filler"
+    filler.write_bytes(
+        bytes(shutil.disk_usage(small_disk).free - 100_000)
+    )  # enough for lines, not for a state
+    said, codes = wait(start(config, workdir, processes=2))
+    assert codes == [1, 1], "\n".join(said)
+    for text in said:
+        assert "Traceback" not in text
+        assert text.rstrip().splitlines()[-1].endswith("; nothing was saved")
+    assert "training goes on, and tries again" in said[0]
+    filler.unlink()
+    train(config, workdir, processes=2)
+    assert_same(workdir, whole)
 
 
 @pytest.mark.slow

@@ -205,3 +205,15 @@ def test_what_is_kept_with_a_state_can_be_read(tmp_path):
 def test_where_nothing_was_saved_there_is_nothing(tmp_path):
     assert checkpoint.newest(tmp_path / "nowhere", SMALL) is None
     assert checkpoint.newest(tmp_path, SMALL, warn=pytest.fail) is None
+
+
+def test_nothing_is_begun_that_cannot_be_finished(state, tmp_path, monkeypatch):
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    disk = [10 * size, 9 * size + 1, size - 1]  # in all, used, free
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(*disk))
+    with pytest.raises(RunError, match=r"could not be saved \(it needs [0-9.]+ MiB, [0-9.]+ MiB are free\)$"):
+        checkpoint.save(tmp_path / "checkpoints", 1, state)
+    assert not list((tmp_path / "checkpoints").iterdir())
+    disk[0] = disk[2] = 0  # a file system that does not know
+    checkpoint.save(tmp_path / "checkpoints", 1, state)
+    assert checkpoint.steps(tmp_path / "checkpoints") == [1]
