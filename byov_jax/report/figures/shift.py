@@ -133,11 +133,13 @@ def _plain(interval: Interval) -> dict[str, float]:
 def _title(run: Run, found: Mapping[str, Found], baseline: Run) -> str:
     mode = "mc" if "mc" in found["ece"] else "mean"
     gain = found["ece"][mode][0]
-    better = int(np.sum(np.asarray(gain.by_shift.value) > 0))
+    better, surely = (int(np.sum(np.asarray(ends) > 0)) for ends in (gain.by_shift.value, gain.by_shift.low))
     who = f"{run.name} with draws" if mode == "mc" else run.name
+    ends = words.interval(float(gain.overall.low), float(gain.overall.high), 2)
     return (
-        f"{who} is better calibrated than {baseline.name} under {better} of {len(SHIFTS)} shifts: ECE "
-        f"{words.signed(float(gain.overall.value))} points on average"
+        f"Under shift the ECE of {who} gains {words.signed(float(gain.overall.value))} {ends} points on "
+        f"{baseline.name}: better under {better} of {len(SHIFTS)} shifts, "
+        f"beyond chance under {surely or 'none'}"
     )
 
 
