@@ -21,7 +21,7 @@ from byov_jax.evaluate import predictive, probe
 from byov_jax.evaluate.predictive import Prediction
 from byov_jax.evaluate.probe import LinearProbe
 from byov_jax.images.views import Views
-from byov_jax.train import checkpoint, directory, loop, recipe
+from byov_jax.train import checkpoint, directory, loop, recipe, shelf
 from byov_jax.train.directory import RunError
 from byov_jax.train.objectives import Batch
 from byov_jax.train.step import State
@@ -180,7 +180,7 @@ def load(run_dir: str | Path) -> Model:
     run = Path(run_dir)
     config = directory.read_config(run)
     folder = run / directory.CHECKPOINTS
-    directory.check_unchanged(run, config, checkpoint.about(folder).get("config"))
+    directory.check_unchanged(run, config, shelf.about(folder).get("config"))
     try:
         network = recipe.network(config)
         method = recipe.method(config, network)

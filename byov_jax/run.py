@@ -16,7 +16,7 @@ from byov_jax.data.decoded import Decoded
 from byov_jax.data.records import ImageError
 from byov_jax.session import AnyDataset, Session
 from byov_jax.session import Listener as Listener
-from byov_jax.train import checkpoint, directory, feed, loop, parallel, processes, recipe, validate
+from byov_jax.train import checkpoint, directory, feed, loop, parallel, processes, recipe, shelf, validate
 from byov_jax.train.bad_images import BadImages
 from byov_jax.train.directory import RunError
 from byov_jax.train.journal import Journal
@@ -86,7 +86,7 @@ def train(
     listener = listener or Listener()
     folder = workdir / directory.CHECKPOINTS
     processes.first_does(lambda: claim(workdir, config))
-    processes.first_does(lambda: checkpoint.clean(folder))
+    processes.first_does(lambda: shelf.clean(folder))
     runner = parallel.runner(config)
     keys = loop.keys(config["seed"], config["prng"], runner.everywhere)
     saved = checkpoint.newest(folder, runner.like(), warn=listener.warning)

@@ -13,7 +13,7 @@ from byov_jax import monitor
 from byov_jax.bayes.statistics import layer_statistics
 from byov_jax.data.dataset import Dataset, Unlabelled
 from byov_jax.model import from_state
-from byov_jax.train import checkpoint, directory, loop, processes, recipe
+from byov_jax.train import checkpoint, directory, loop, processes, recipe, shelf
 from byov_jax.train.bad_images import BadImages
 from byov_jax.train.directory import RunFailed
 from byov_jax.train.journal import Journal
@@ -68,7 +68,7 @@ class Session:
         self.writer = checkpoint.Writer(
             workdir / directory.CHECKPOINTS,
             about={"config": config, "byov_jax": importlib.metadata.version("byov-jax")},
-            kept=checkpoint.Kept(**config["keep"]),
+            kept=shelf.Kept(**config["keep"]),
         )
         self._begun = step
         self._skipped = (last or {}).get("skipped", 0)

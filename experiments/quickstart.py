@@ -19,7 +19,7 @@ import jax
 from byov_jax import report
 from byov_jax import run as runs
 from byov_jax.data import source
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import directory, shelf
 from byov_jax.train.directory import RunError
 from experiments import command, evaluate, signals
 from experiments.configs import quickstart as recipes
@@ -80,7 +80,7 @@ def _train(method: str, arguments: argparse.Namespace, story: Story) -> None:
     data = source.load(config["data"]["source"])
     config = runs.prepare(config, data, devices=jax.device_count())
     workdir = arguments.workdir / method
-    there = checkpoint.latest(workdir / directory.CHECKPOINTS) or 0
+    there = shelf.latest(workdir / directory.CHECKPOINTS) or 0
     if directory.check_same(workdir, config) and there:
         story.say(f"{workdir} has {there} of {config['steps']} steps already")
         story.advance(SECONDS[method]["train"] * there / config["steps"], method)

@@ -33,7 +33,7 @@ from byov_jax.data import named
 from byov_jax.data.dataset import Unlabelled
 from byov_jax.report import groups
 from byov_jax.report import runs as results
-from byov_jax.train import checkpoint, directory, recipe
+from byov_jax.train import directory, recipe, shelf
 from byov_jax.train.directory import RunError
 from experiments import choose, command, display, grid, signals
 from experiments.measure import PARTS
@@ -179,7 +179,7 @@ def summarize(workdir: Path, jobs: Sequence[Job], failed: Sequence[Path]) -> Non
 
 
 def _reached(job: Job) -> int:
-    return checkpoint.latest(job.folder / directory.CHECKPOINTS) or 0
+    return shelf.latest(job.folder / directory.CHECKPOINTS) or 0
 
 
 def _plan(job: Job) -> str:

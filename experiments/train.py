@@ -27,7 +27,7 @@ import jax
 
 from byov_jax import run as runs
 from byov_jax.data import named
-from byov_jax.train import checkpoint, directory, processes, recipe
+from byov_jax.train import directory, processes, recipe, shelf
 from byov_jax.train.directory import RunError
 from experiments import choose, cluster, command, display, dry_run, signals, smoke
 
@@ -67,7 +67,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[dict[str, Any], runs.AnyData
 def train(config: dict[str, Any], data: runs.AnyDataset, workdir: Path, arguments) -> int:
     """Trains behind a progress bar."""
     processes.first_does(lambda: runs.claim(workdir, config))
-    steps, first = config["steps"], checkpoint.latest(workdir / directory.CHECKPOINTS) or 0
+    steps, first = config["steps"], shelf.latest(workdir / directory.CHECKPOINTS) or 0
     if first and processes.is_first():
         print(f"{workdir}: {'done already' if first >= steps else f'goes on after step {first}'}", flush=True)
     with display.training(config["method"], first, steps) as listener, cluster.together(workdir):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from trainings import assert_same_state
 
-from byov_jax.train import checkpoint, manifest
+from byov_jax.train import checkpoint, manifest, shelf
 
 STEPS = (3, 6, 9)
 LIKE = {"step": jnp.zeros((), jnp.int32), "weights": {"kernel": jnp.zeros((40, 30)), "bias": jnp.zeros(30)}}
@@ -69,7 +69,7 @@ def assert_survived(folder, message):
     assert text.endswith(f"; it was set aside as {folder / 'set_aside' / '9'}")
     assert "\n" not in text
     assert contents(folder) == before
-    assert checkpoint.steps(folder) == [3, 6]
+    assert shelf.steps(folder) == [3, 6]
 
     assert_is(resume(folder)[0], 6)  # and there is nothing more to say
     assert resume(folder)[1] == []

@@ -13,7 +13,7 @@ from byov_jax import monitor
 from byov_jax import run as runs
 from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
 from byov_jax.model import load
-from byov_jax.train import checkpoint, directory, online
+from byov_jax.train import directory, online, shelf
 from byov_jax.train.directory import RunError
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -105,7 +105,7 @@ def test_the_run_directory_has_what_it_promises(whole):
         "snr_mean",
         "snr_max",
     }
-    assert checkpoint.latest(whole / directory.CHECKPOINTS) == 7
+    assert shelf.latest(whole / directory.CHECKPOINTS) == 7
     environment = json.loads((whole / directory.ENVIRONMENT).read_text())
     assert {"packages", "devices", "commit"} <= set(environment)
 
@@ -133,7 +133,7 @@ def test_a_run_that_was_stopped_between_two_saves_ends_with_the_same_bits(whole,
     workdir, config, reached = tmp_path / "run", prepared(), []
     listener = runs.Listener(step=reached.append, stop=lambda: reached[-1] == 5)
     assert runs.train(config, DATA, workdir, listener) == (5, 1)
-    assert checkpoint.latest(workdir / directory.CHECKPOINTS) == 5
+    assert shelf.latest(workdir / directory.CHECKPOINTS) == 5
     with (workdir / directory.METRICS).open("a") as file:  # one that is killed has logged more than it saved
         file.write('{"step": 6, "loss": 17.0}\n{"step": 7, "lo')
     assert runs.train(config, DATA, workdir) == (7, 0)

@@ -18,7 +18,7 @@ from byov_jax import monitor
 from byov_jax import run as runs
 from byov_jax.data import stream
 from byov_jax.data.records import Arrays
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import checkpoint, directory, shelf
 from experiments import command, display, evaluate, signals, train
 from experiments.measure import PARTS
 from experiments.measure.subject import Result
@@ -113,7 +113,7 @@ def test_a_training_is_saved_and_goes_on(number, phase, config, finished, progra
     assert "stopping after this step; Ctrl-C again stops at once" in shown.err
     last = shown.err.splitlines()[-1]
     assert last == f"train: {workdir}: saved at step {step} of 7; the same command goes on"
-    assert checkpoint.latest(workdir / directory.CHECKPOINTS) == step
+    assert shelf.latest(workdir / directory.CHECKPOINTS) == step
     assert start(config, workdir) == 0
     assert f"goes on after step {step}" in capsys.readouterr().out
     assert_same(workdir, finished)
@@ -128,7 +128,7 @@ def test_a_second_signal_stops_at_once(config, finished, programs, tmp_path, cap
         assert start(config, workdir) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "train: stopped at once; the same command goes on from the last checkpoint"
-    assert checkpoint.latest(workdir / directory.CHECKPOINTS) == 4
+    assert shelf.latest(workdir / directory.CHECKPOINTS) == 4
     assert start(config, workdir) == 0
     assert_same(workdir, finished)
 
@@ -220,6 +220,6 @@ def test_a_process_that_compiles(config, tmp_path):
         process.send_signal(signal.SIGTERM)
         _, shown = process.communicate(timeout=120)
     assert process.returncode == 143, shown
-    reached = checkpoint.latest(workdir / directory.CHECKPOINTS)
+    reached = shelf.latest(workdir / directory.CHECKPOINTS)
     assert 1 <= reached < 1000
     assert f"saved at step {reached} of 1000; the same command goes on" in shown

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from byov_jax.report import groups
-from byov_jax.train import checkpoint, directory, loop, recipe
+from byov_jax.train import checkpoint, directory, loop, recipe, shelf
 from byov_jax.train.objectives import Batch
 from experiments import command, grid, sweep
 
@@ -124,7 +124,7 @@ def test_a_failure_leaves_its_traceback_and_the_rest_goes_on(swept, place, capsy
     assert "holds another run" in error
     assert {file.name for file in (swept / f"{NAME}2").iterdir()} == {"config.json", sweep.ERROR}
     for seed in (0, 1):
-        assert checkpoint.latest(swept / f"{NAME}{seed}" / directory.CHECKPOINTS) == 2
+        assert shelf.latest(swept / f"{NAME}{seed}" / directory.CHECKPOINTS) == 2
         assert not (swept / f"{NAME}{seed}" / sweep.ERROR).exists()  # one of them had failed before
     assert run(place, "--seed=1,2") == command.EXIT_FAILED
     (line,) = capsys.readouterr().err.splitlines()

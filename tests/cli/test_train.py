@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import directory, shelf
 from experiments import train
 
 ROOT = Path(__file__).parents[2]
@@ -161,7 +161,7 @@ def test_after_ctrl_c_the_same_command_ends_with_the_same_numbers(tiny, tmp_path
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=120)
-    reached = checkpoint.latest(stopped / directory.CHECKPOINTS)
+    reached = shelf.latest(stopped / directory.CHECKPOINTS)
     assert reached is not None
     if process.returncode == 0:
         pytest.fail("the run was over before it could be interrupted: give it more steps")

@@ -22,7 +22,7 @@ from trainings import DATA, prepared
 
 from byov_jax import monitor
 from byov_jax import run as runs
-from byov_jax.train import checkpoint, directory, journal, manifest
+from byov_jax.train import checkpoint, directory, journal, manifest, shelf
 
 SAVE_EVERY = 2
 CHANGES = {
@@ -92,14 +92,14 @@ class Life:
         manifest.write = functools.partial(after, manifest.write)
 
     def before_old_ones_go(self):
-        checkpoint._retire = die
+        shelf.retire = die
 
     def while_old_ones_go(self):
         def part(folder, **options):
             next(file for file in sorted(Path(folder).rglob("*")) if file.is_file()).unlink()
             die()
 
-        checkpoint.shutil.rmtree = part
+        shelf.shutil.rmtree = part
 
 
 KINDS = [name for name, value in vars(Life).items() if callable(value) and name not in vars(object)]
@@ -146,7 +146,7 @@ def main(place, instants):
             steps = [int(line) for line in file.read().split()]
         folder = place / name / directory.CHECKPOINTS
         told = {"run": name, "kind": kind, "code": code, "first": min(steps, default=None)}
-        told |= {"reached": max(steps, default=None), "saved": checkpoint.latest(folder)}
+        told |= {"reached": max(steps, default=None), "saved": shelf.latest(folder)}
         told["left"] = sorted(entry.name for entry in folder.glob("*.*"))
         print(json.dumps(told), flush=True)
 

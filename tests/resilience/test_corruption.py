@@ -10,7 +10,7 @@ from trainings import DATA, assert_same, prepared, stopping
 
 import byov_jax
 from byov_jax import run as runs
-from byov_jax.train import checkpoint, directory, manifest
+from byov_jax.train import checkpoint, directory, manifest, shelf
 from byov_jax.train.directory import RunError
 
 
@@ -94,7 +94,7 @@ def test_what_lies_beside_the_steps_is_left_alone(folder):
     (folder / "٣").mkdir()  # a decimal as well, for Python
     (folder / "15.orbax-checkpoint-tmp").mkdir()
     names = sorted(entry.name for entry in folder.iterdir())
-    checkpoint.clean(folder)
+    shelf.clean(folder)
     found, warnings = resume(folder)
     assert_is(found, 9)
     assert warnings == []
@@ -110,7 +110,7 @@ def test_what_a_killed_process_left_is_cleared_away(folder):
     found, warnings = resume(folder)
     assert_is(found, 9)
     assert warnings == []
-    checkpoint.clean(folder)
+    shelf.clean(folder)
     assert sorted(entry.name for entry in folder.iterdir()) == ["3", "6", "9"]
 
 
@@ -180,11 +180,11 @@ def test_a_run_goes_on_from_the_newest_good_state_to_the_same_bits(tmp_path):
     assert runs.train(config, DATA, whole) == (7, 0)
     runs.train(config, DATA, spoilt, stopping(5))
     folder = spoilt / directory.CHECKPOINTS
-    assert checkpoint.steps(folder) == [2, 4, 5]
+    assert shelf.steps(folder) == [2, 4, 5]
     flip(folder / "5" / "manifest.ocdbt")
     shutil.rmtree(folder / "4" / "d")
     assert byov_jax.load(spoilt).step == 2
-    assert checkpoint.steps(folder) == [2, 4, 5]
+    assert shelf.steps(folder) == [2, 4, 5]
     warnings = []
     assert runs.train(config, DATA, spoilt, runs.Listener(warning=warnings.append)) == (7, 0)
     assert len(warnings) == 2
@@ -196,7 +196,7 @@ def test_a_run_without_a_good_state_does_not_begin_again(tmp_path):
     config, workdir = prepared(), tmp_path / "run"
     runs.train(config, DATA, workdir, stopping(5))
     before = {file: file.read_bytes() for file in workdir.glob("*.json*")}
-    for step in checkpoint.steps(workdir / directory.CHECKPOINTS):
+    for step in shelf.steps(workdir / directory.CHECKPOINTS):
         flip(workdir / directory.CHECKPOINTS / str(step) / "_METADATA")
     files = contents(workdir)
     for _ in range(2):

@@ -12,7 +12,7 @@ from trainings import DATA, assert_same, lines, prepared, state, stopping
 
 from byov_jax import run as runs
 from byov_jax import session
-from byov_jax.train import checkpoint, directory, journal, manifest
+from byov_jax.train import checkpoint, directory, journal, manifest, shelf
 from byov_jax.train.directory import RunFailed
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -42,7 +42,7 @@ class Disk:
 
     def __init__(self, monkeypatch, place, name, full):
         self.warnings, self._state, self._line = [], 0, 0
-        work, clear = getattr(place, name), checkpoint._clear
+        work, clear = getattr(place, name), shelf.make_way
 
         def begin(folder, step):
             self._state = step
@@ -59,7 +59,7 @@ class Disk:
                 raise FULL
             return work(*arguments, **options)
 
-        monkeypatch.setattr(checkpoint, "_clear", begin)
+        monkeypatch.setattr(shelf, "make_way", begin)
         monkeypatch.setattr(place, name, perhaps)
 
     def listener(self):
@@ -168,13 +168,13 @@ def test_a_disk_that_is_really_full(whole, small_disk):
 
     def reach(step):
         if step == 3:
-            while checkpoint.latest(workdir / directory.CHECKPOINTS) != 2:
+            while shelf.latest(workdir / directory.CHECKPOINTS) != 2:
                 time.sleep(0.01)  # it is being written
             with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
                 while True:
                     stream.write(bytes(4096))
         if step == 6:
-            kept.append(checkpoint.steps(workdir / directory.CHECKPOINTS))
+            kept.append(shelf.steps(workdir / directory.CHECKPOINTS))
             filler.unlink()
 
     listener = runs.Listener(step=reach, warning=warnings.append)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from trainings import assert_same
 
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import directory, shelf
 
 sys.path.append(str(Path(__file__).parent))
 import killed
@@ -40,7 +40,7 @@ def test_killed_twenty_times(tmp_path):
         assert sorted(entry.name for entry in folder.iterdir()) == sorted(
             ["10", "20", "30", "40", "46", "48"]
         )
-        assert checkpoint.latest(folder) == 48
+        assert shelf.latest(folder) == 48
     assert any("unfinished.orbax" in name for life in deaths for name in life["left"])
     assert any(name.endswith(".unfinished") for life in deaths for name in life["left"])
     assert any(name.endswith(".retired") for life in deaths for name in life["left"])

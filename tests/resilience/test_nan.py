@@ -13,7 +13,7 @@ from byov_jax import run as runs
 from byov_jax.data.dataset import Dataset
 from byov_jax.data.order import batch_indices
 from byov_jax.images.views import Views, small_gray
-from byov_jax.train import checkpoint, directory, feed, loop, recipe
+from byov_jax.train import directory, feed, loop, recipe, shelf
 from byov_jax.train.directory import RunFailed
 from byov_jax.train.objectives import Batch
 from experiments import train
@@ -101,7 +101,7 @@ def test_nothing_but_nan_ends_the_run_and_the_last_good_state_stays(tmp_path):
     found = state(workdir)  # saved since, with the same weights
     assert_same_state(found._replace(step=None, guard=None), good._replace(step=None, guard=None))
     assert byov_jax.load(workdir).step == int(found.step) == 4
-    assert checkpoint.latest(workdir / directory.CHECKPOINTS) == 4
+    assert shelf.latest(workdir / directory.CHECKPOINTS) == 4
 
 
 def test_the_command_says_so_with_exit_code_1(tmp_path, capsys):
@@ -122,4 +122,4 @@ def test_the_command_says_so_with_exit_code_1(tmp_path, capsys):
     assert "train: " in error
     assert "the last 3 steps were skipped: the loss was not finite" in error.splitlines()[-1]
     assert "Traceback" not in error
-    assert checkpoint.latest(tmp_path / "run" / directory.CHECKPOINTS) == 2
+    assert shelf.latest(tmp_path / "run" / directory.CHECKPOINTS) == 2

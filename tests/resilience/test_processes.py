@@ -10,7 +10,7 @@ import trainings
 from commands import start, train, wait
 from trainings import DATA, assert_same
 
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import directory, shelf
 
 STEPS = 60
 HEARTBEAT = 10
@@ -65,7 +65,7 @@ def test_a_signal_to_one_of_two_saves_the_run(config, tmp_path):
     if codes == [0, 0]:
         pytest.fail("the run was over before it could be interrupted: give it more steps")
     assert codes == [143, 143], "\n".join(said)
-    reached = checkpoint.latest(stopped / directory.CHECKPOINTS)
+    reached = shelf.latest(stopped / directory.CHECKPOINTS)
     for text in said:
         assert f"saved at step {reached} of {STEPS}; the same command goes on" in text
     first, _ = train(config, stopped, processes=2)

@@ -9,7 +9,7 @@ from trainings import DATA, assert_same, lines, prepared, state, stopping
 
 from byov_jax import run as runs
 from byov_jax.data import named
-from byov_jax.train import checkpoint, directory
+from byov_jax.train import directory, shelf
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -104,7 +104,7 @@ def test_many_interruptions(variant, whole, tmp_path):
     workdir = tmp_path / "run"
     for listener in (crashing(2), stopping(EPOCH), stopping(4), crashing(6), stopping(5)):
         interrupt(config, data, workdir, listener)
-    assert checkpoint.steps(workdir / directory.CHECKPOINTS) == [3, 4, 5]
+    assert shelf.steps(workdir / directory.CHECKPOINTS) == [3, 4, 5]
     assert runs.train(config, data, workdir) == (LAST, 0)
     assert_same(workdir, expected)
 

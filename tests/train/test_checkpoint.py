@@ -9,9 +9,10 @@ import pytest
 import tiny
 
 import byov_jax as byov
-from byov_jax.train import checkpoint
-from byov_jax.train.checkpoint import Kept, Writer
+from byov_jax.train import checkpoint, shelf
+from byov_jax.train.checkpoint import Writer
 from byov_jax.train.directory import RunError
+from byov_jax.train.shelf import Kept
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +61,24 @@ def test_a_restored_state_is_on_one_device(state, saved):
 
 
 def test_the_latest_is_the_largest_step(state, saved):
-    assert checkpoint.latest(saved) == 100
+    assert shelf.latest(saved) == 100
     assert int(checkpoint.restore(saved, 100, state).step) == 100
     assert int(checkpoint.restore(saved, 3, state).step) == 3
 
 
 def test_there_is_no_latest_without_a_checkpoint(tmp_path):
-    assert checkpoint.latest(tmp_path / "missing") is None
+    assert shelf.latest(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()
-    assert checkpoint.latest(tmp_path) is None
+    assert shelf.latest(tmp_path) is None
     (tmp_path / "file").write_text("not a directory")
-    assert checkpoint.latest(tmp_path / "file") is None
+    assert shelf.latest(tmp_path / "file") is None
 
 
 def test_an_unfinished_checkpoint_is_not_the_latest(tmp_path):
     checkpoint.save(tmp_path, 5, {"a": np.ones(2)})
     shutil.copytree(tmp_path / "5", tmp_path / "6.unfinished")
     (tmp_path / "7").mkdir()
-    assert checkpoint.latest(tmp_path) == 5
+    assert shelf.latest(tmp_path) == 5
 
 
 def test_a_relative_directory_is_fine(tmp_path, monkeypatch):
@@ -134,7 +135,7 @@ def test_the_last_ones_stay_and_some_of_the_others(kept, left, tmp_path):
         writer.save(step, SMALL)
     writer.close()
     assert (writer.saved, writer.failure) == (7, None)
-    assert checkpoint.steps(tmp_path) == left
+    assert shelf.steps(tmp_path) == left
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [str(step) for step in left]
 
 
@@ -143,7 +144,7 @@ def test_an_old_one_that_cannot_be_deleted_does_no_harm(tmp_path, monkeypatch):
     writer.save(1, SMALL)
     writer.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(shelf.shutil, "rmtree", lambda *_, **__: None)
         writer.save(2, SMALL)
         writer.wait()
     assert (writer.saved, writer.failure) == (2, None)
@@ -168,7 +169,7 @@ def test_a_state_that_is_not_finite_is_never_saved(value, state, tmp_path):
     writer.save(3, state)
     writer.close()
     assert writer.failure is None
-    assert checkpoint.steps(tmp_path) == [1, 3]
+    assert shelf.steps(tmp_path) == [1, 3]
 
 
 def test_a_state_may_be_donated_as_soon_as_it_is_being_saved(tmp_path):
@@ -194,12 +195,12 @@ def test_a_sound_state_is_never_overwritten(tmp_path):
 
 
 def test_what_is_kept_with_a_state_can_be_read(tmp_path):
-    assert checkpoint.about(tmp_path) == {}
+    assert shelf.about(tmp_path) == {}
     for step in (1, 2):
         checkpoint.save(tmp_path, step, SMALL, about={"config": {"tau": step / 10}})
-    assert checkpoint.about(tmp_path) == {"config": {"tau": 0.2}, "step": 2}
+    assert shelf.about(tmp_path) == {"config": {"tau": 0.2}, "step": 2}
     (tmp_path / "2" / "manifest.json").write_text("{")
-    assert checkpoint.about(tmp_path) == {"config": {"tau": 0.1}, "step": 1}
+    assert shelf.about(tmp_path) == {"config": {"tau": 0.1}, "step": 1}
 
 
 def test_where_nothing_was_saved_there_is_nothing(tmp_path):
@@ -216,4 +217,4 @@ def test_nothing_is_begun_that_cannot_be_finished(state, tmp_path, monkeypatch):
     assert not list((tmp_path / "checkpoints").iterdir())
     disk[0] = disk[2] = 0  # a file system that does not know
     checkpoint.save(tmp_path / "checkpoints", 1, state)
-    assert checkpoint.steps(tmp_path / "checkpoints") == [1]
+    assert shelf.steps(tmp_path / "checkpoints") == [1]
