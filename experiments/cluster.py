@@ -3,7 +3,10 @@
 import argparse
 import os
 import re
-from collections.abc import Iterator
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,9 @@ CLUSTERS = {
     "Kubernetes": lambda env: "KUBERNETES_SERVICE_HOST" in env and "JOB_COMPLETION_INDEX" in env,
 }
 """How a process can tell that it is one of many."""
+
+FAREWELL = 5.0
+"""Seconds that a process which failed gives the others to fail as well."""
 
 _LOST = re.compile("(ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN): ")
 
@@ -78,6 +84,28 @@ def together(workdir: Path) -> Iterator[None]:
             f"{workdir}: another process does not answer ({reason}): start all of them again, and they go on "
             "from the last checkpoint"
         ) from None
+
+
+def ended(work: Callable[[], int]) -> int:
+    """The exit code of the work, of a process that may be one of many.
+
+    One that fails alone must not wait: at its exit JAX waits for the others, and they wait for it.
+    """
+    try:
+        code = work()
+    except Exception:
+        if not jax.distributed.is_initialized():
+            raise
+        traceback.print_exc()
+        code = 1
+    if code and jax.distributed.is_initialized():
+        farewell = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+        farewell.start()
+        farewell.join(FAREWELL)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def found() -> str | None:

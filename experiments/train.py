@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None, *, name: str = "train", description: str
     """Runs the command; returns its exit code."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv, name, description)
     interrupted = "stopped at once; the same command goes on from the last checkpoint"
-    return command.run(name, lambda: start(arguments), interrupted)
+    return cluster.ended(lambda: command.run(name, lambda: start(arguments), interrupted))
 
 
 def start(arguments: argparse.Namespace) -> int:

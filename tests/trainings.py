@@ -6,6 +6,7 @@ import json
 
 import jax
 import numpy as np
+from PIL import Image
 
 from byov_jax import run as runs
 from byov_jax.data.dataset import Dataset, Images
@@ -49,6 +50,18 @@ def images(count, seed):
 
 
 DATA = Dataset(images(48, 0), images(24, 1), ("a", "b", "c"))
+
+
+def write_photos(root, train=16, val=4):
+    """Photographs of three classes, so many of each, in a folder; no two sizes are the same."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", train), ("val", val)):
+        for name in "abc":
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 256, (18 + i, 24, 3), np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{i}.jpg")
+    return root
 
 
 def prepared(dataset=DATA, **changes):

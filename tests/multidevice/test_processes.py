@@ -6,8 +6,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import trainings
 from commands import train
-from PIL import Image
 
 from byov_jax.model import load
 from byov_jax.train import directory
@@ -41,13 +41,7 @@ def get_config(variant="byov"):
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     """Photographs of three classes, and a config that streams them."""
-    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for split, count in (("train", 10), ("val", 3)):
-        for name in "abc":
-            (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                pixels = rng.integers(0, 256, (20 + i, 30, 3), np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{i}.jpg")
+    root = trainings.write_photos(tmp_path_factory.mktemp("photos"), train=10, val=3)
     file = tmp_path_factory.mktemp("config") / "config.py"
     file.write_text(CONFIG.format(source=str(root)))
     return file

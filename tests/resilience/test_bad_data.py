@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import trainings
-from PIL import Image
 from trainings import assert_same, lines, stopping
 
 from byov_jax import run as runs
@@ -24,13 +23,7 @@ STEPS = 7
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for split, count in (("train", 16), ("val", 4)):
-        for name in "abc":
-            (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                pixels = rng.integers(0, 256, (18 + i, 24, 3), np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{i}.jpg")
+    root = trainings.write_photos(tmp_path_factory.mktemp("photos"))
     for name, content in BAD.items():
         (root / name).write_bytes(content)
     return root

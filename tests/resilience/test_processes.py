@@ -105,3 +105,20 @@ def test_if_one_dies_or_stands_still_the_other_ends_and_says_why(lost, number, c
     together[lost].communicate(timeout=120)
     assert other.returncode not in (0, 143)
     assert "another process does not answer" in said or "another task died" in said
+
+
+@pytest.mark.slow
+def test_an_image_that_one_of_two_cannot_read_ends_both(tmp_path):
+    photos = trainings.write_photos(tmp_path / "photos")
+    (photos / "train" / "a" / "5.jpg").write_bytes(b"broken")
+    values = trainings.CONFIG | {
+        "data": {"source": str(photos), "loader": "stream", "on_error": "raise"},
+        "views": {"name": "imagenet", "size": 14},
+        "monitor_images": 4,
+    }
+    (tmp_path / "config.py").write_text(f"def get_config(variant=''):\n    return {values!r}\n")
+    said, codes = wait(start(tmp_path / "config.py", tmp_path / "run", processes=2), timeout=100)
+    (reader,) = (process for process, text in enumerate(said) if "5.jpg cannot be read as an image" in text)
+    assert codes[reader] == 2
+    assert codes[1 - reader] != 0
+    assert "another process does not answer" in said[1 - reader] or "another task died" in said[1 - reader]

@@ -1,10 +1,8 @@
 """A training that was interrupted, wherever and however often, ends with the bits of one that was not."""
 
 import jax
-import numpy as np
 import pytest
 import trainings
-from PIL import Image
 from trainings import DATA, assert_same, lines, prepared, state, stopping
 
 from byov_jax import run as runs
@@ -50,14 +48,7 @@ def interrupt(config, data, workdir, listener):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Photographs of three classes, in a folder, which are decoded and cropped as they are needed."""
-    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for split, count in (("train", 16), ("val", 4)):
-        for name in "abc":
-            (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                pixels = rng.integers(0, 256, (18 + i, 24, 3), np.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{i}.jpg")
-    return root
+    return trainings.write_photos(tmp_path_factory.mktemp("photos"))
 
 
 @pytest.fixture(scope="module")
