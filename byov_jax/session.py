@@ -92,7 +92,9 @@ class Session:
             else:
                 self._write(line)
         retry = step % self.config["log_every"] == 0 and self._unsaved()
-        if last or retry or step % self.save_every == 0:
+        # Twice in an interval: a kill while one state is being written leaves the one before, and costs no
+        # more than the interval.
+        if last or retry or step % self.save_every in (0, self.save_every // 2):
             self.save(step, placed)
 
     def stops(self, step: int) -> int:
@@ -130,6 +132,8 @@ class Session:
             self.writer.wait()
             self._complain(self.writer.failure)
             self.writer.save(step, self.runner.state(placed))
+            if self.save_every == 1:  # one step has no middle
+                self.writer.wait()
         self._begun = step
 
     def settle(self, step: int, placed: Placed) -> None:

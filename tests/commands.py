@@ -9,19 +9,25 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def start(config, workdir, *flags, processes=1, devices=1):
-    """Starts a training in so many processes with so many devices each; returns the processes."""
+IMAGENET = ("-m", "experiments.imagenet")
+
+
+def start(config, workdir, *flags, processes=1, devices=1, programs=None):
+    """Starts a training in so many processes with so many devices each; returns the processes.
+
+    `programs` are what Python is to run in each of them, if not the command.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "experiments.imagenet", f"--config={config}", f"--workdir={workdir}"]
+    arguments = [f"--config={config}", f"--workdir={workdir}", *flags]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     together = []
-    for process in range(processes):
+    for process, program in enumerate(programs or [IMAGENET] * processes):
         one = [f"--coordinator=127.0.0.1:{port}", f"--processes={processes}", f"--process={process}"]
         together.append(
             subprocess.Popen(
-                [*command, *flags, *(one if processes > 1 else [])],
+                [sys.executable, *program, *arguments, *(one if processes > 1 else [])],
                 cwd=ROOT,
                 env=environment,
                 stdout=subprocess.PIPE,

@@ -37,7 +37,7 @@ CONFIG = {
     "views": {"name": "small_gray", "size": 14},
     "log_every": 2,
     "monitor_every": 3,
-    "save_every": 4,
+    "save_every": 8,
 }
 TIMES = ("seconds", "images_per_second")
 

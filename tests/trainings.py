@@ -31,7 +31,7 @@ CONFIG = {
     "views": {"name": "small_gray", "size": 14},
     "log_every": 1,
     "monitor_every": 3,
-    "save_every": 3,
+    "save_every": 6,
 }
 """Three steps are an epoch. It has a posterior, and compiles in half the time of self-supervised methods."""
 

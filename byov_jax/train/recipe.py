@@ -67,7 +67,7 @@ DEFAULTS: dict[str, Any] = {
     "log_every": 50,  # steps between two lines of metrics.jsonl
     "monitor_images": 1000,  # held-out images that are looked at, at most; 0 for all
     "monitor_every": 0,  # steps between two looks at held-out images and at the posterior; 0 for an epoch
-    "save_every": 0,  # steps between two checkpoints; 0 for an epoch
+    "save_every": 0,  # steps that a kill may cost, at most: two checkpoints are begun in them; 0 for an epoch
 }
 OPEN = ("encoder", "views", "optimizer")
 """Sections whose other fields are arguments of what they name."""

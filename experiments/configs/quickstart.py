@@ -60,6 +60,6 @@ def get_config(variant: str = "byov") -> ml_collections.ConfigDict:
             "tau": 0.97,
             "log_every": 20,
             "monitor_every": 100,
-            "save_every": 200,
+            "save_every": 400,
         }
     )

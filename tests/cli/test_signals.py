@@ -47,7 +47,7 @@ def config(tmp_path_factory):
         root / "data.npz",
         **{f"{name}_{field}": getattr(part, field) for name, part in parts.items() for field in part._fields},
     )
-    values = trainings.CONFIG | {"data": {"source": str(root / "data.npz")}, "save_every": 4}
+    values = trainings.CONFIG | {"data": {"source": str(root / "data.npz")}, "save_every": 8}
     (root / "config.py").write_text(f"def get_config(variant=''):\n    return {values!r}\n")
     return root / "config.py"
 

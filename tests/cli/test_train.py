@@ -31,7 +31,7 @@ def get_config(variant="byov"):
         "views": {"name": "small_gray", "size": 14},
         "log_every": 10,
         "monitor_every": 200,
-        "save_every": 400,
+        "save_every": 800,
     }
 """
 

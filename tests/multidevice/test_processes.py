@@ -32,7 +32,7 @@ def get_config(variant="byov"):
         "parallel": {{"one_draw": True}},
         "log_every": 1,
         "monitor_every": 2,
-        "save_every": 2,
+        "save_every": 4,
         "monitor_images": 0,
     }})
 """

@@ -24,7 +24,7 @@ from byov_jax import monitor
 from byov_jax import run as runs
 from byov_jax.train import checkpoint, directory, journal, manifest, shelf
 
-SAVE_EVERY = 2
+SAVE_EVERY = 4
 CHANGES = {
     "steps": 48,
     "log_every": 1,
@@ -50,7 +50,7 @@ class Life:
         os.write(self._log, f"{step}\n".encode())
         if step == self.step:
             getattr(self, self.kind)()
-        if self.kind == "somewhere" and step == self.step + SAVE_EVERY:
+        if self.kind == "somewhere" and step == self.step + 2:
             threading.Event().wait()  # only the clock knows when it dies, and it must not finish before
 
     def complain(self, text):

@@ -176,7 +176,7 @@ def test_if_none_is_sound_nothing_is_overwritten(folder):
 
 @pytest.mark.usefixtures("quick")
 def test_a_run_goes_on_from_the_newest_good_state_to_the_same_bits(tmp_path):
-    config, whole, spoilt = prepared(save_every=2), tmp_path / "whole", tmp_path / "spoilt"
+    config, whole, spoilt = prepared(save_every=4), tmp_path / "whole", tmp_path / "spoilt"
     assert runs.train(config, DATA, whole) == (7, 0)
     runs.train(config, DATA, spoilt, stopping(5))
     folder = spoilt / directory.CHECKPOINTS

@@ -17,7 +17,7 @@ from byov_jax.train.directory import RunFailed
 
 pytestmark = pytest.mark.usefixtures("quick")
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-PLAN = {"save_every": 2, "keep": {"last": 2}}
+PLAN = {"save_every": 4, "keep": {"last": 2}}
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ def data(*white):
     return Dataset(train, DATA.test, DATA.classes)
 
 
-CONFIG = {"seed": 4, "steps": STEPS, "guard": {"patience": 3}, "save_every": 2}
+CONFIG = {"seed": 4, "steps": STEPS, "guard": {"patience": 3}, "save_every": 4}
 BAD_STEP = 3
 BAD = int(batch_indices(CONFIG["seed"], BAD_STEP, STEPS * BATCH, BATCH)[-1])
 

@@ -1,8 +1,10 @@
 """Two processes, one run: a signal to one of them saves all of it; if one dies, the other does not wait."""
 
+import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from trainings import DATA, assert_same
 
 from byov_jax.train import directory, shelf
 
+HERE = Path(__file__).parent
 STEPS = 60
 HEARTBEAT = 10
 
@@ -39,10 +42,18 @@ def config(tmp_path_factory):
         "steps": STEPS,
         "log_every": 5,
         "monitor_every": STEPS,
-        "save_every": STEPS,
+        "save_every": 2 * STEPS,
     }
     (root / "config.py").write_text(f"def get_config(variant=''):\n    return {values!r}\n")
     return root / "config.py"
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """A run that nothing has ever happened to."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    train(config, workdir, processes=2)
+    return workdir
 
 
 def started(together, workdir, lines):
@@ -55,9 +66,8 @@ def started(together, workdir, lines):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_saves_the_run(config, tmp_path):
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    train(config, whole, processes=2)
+def test_a_signal_to_one_of_two_saves_the_run(config, whole, tmp_path):
+    stopped = tmp_path / "stopped"
     together = start(config, stopped, processes=2)
     started(together, stopped, 3)
     together[1].send_signal(signal.SIGTERM)
@@ -73,11 +83,41 @@ def test_a_signal_to_one_of_two_saves_the_run(config, tmp_path):
     assert_same(stopped, whole)
 
 
+STRUCK = [
+    ("looking at images before the first step", 1, 3),
+    ("compiling", 0, 6),
+    ("training", 1, 11),
+    ("looking at images", 1, 18),
+    ("saving", 0, 22),
+]
+"""Where a signal comes, to which of the two, and the step that both have agreed to save."""
+
+
 @pytest.mark.slow
-def test_a_full_disk_ends_both_in_the_same_way(config, small_disk, tmp_path):
-    whole, workdir = tmp_path / "whole", small_disk / "run"
-    train(config, whole, processes=2)
-    filler = small_disk / "filler"
+def test_a_signal_to_one_of_two_in_every_phase(config, tmp_path, monkeypatch):
+    """One run, stopped again and again."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (HERE.parents[1], HERE.parent))))
+    plan = ["--config.steps=25", "--config.log_every=1", "--config.monitor_every=8", "--config.save_every=20"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(config, whole, *plan, processes=2)
+    before = 0
+    for phase, process, saved in STRUCK:
+        programs = [(str(HERE / "struck.py"), phase if one == process else "nothing") for one in range(2)]
+        said, codes = wait(start(config, stopped, *plan, processes=2, programs=programs))
+        assert codes == [143, 143], "\n".join(said)
+        for one, text in enumerate(said):
+            assert f"saved at step {saved} of 25; the same command goes on" in text, phase
+            assert ("stopping after this step" in text) == (one == process)
+        assert (f"goes on after step {before}" in said[0]) == (before > 0)
+        assert shelf.latest(stopped / directory.CHECKPOINTS) == saved
+        before = saved
+    train(config, stopped, *plan, processes=2)
+    assert_same(stopped, whole)
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_both_in_the_same_way(config, whole, small_disk):
+    workdir, filler = small_disk / "run", small_disk / "filler"
     filler.write_bytes(
         bytes(shutil.disk_usage(small_disk).free - 100_000)
     )  # enough for lines, not for a state

@@ -1,5 +1,7 @@
 """A training that was interrupted, wherever and however often, ends with the bits of one that was not."""
 
+import threading
+
 import jax
 import pytest
 import trainings
@@ -7,7 +9,7 @@ from trainings import DATA, assert_same, lines, prepared, state, stopping
 
 from byov_jax import run as runs
 from byov_jax.data import named
-from byov_jax.train import directory, shelf
+from byov_jax.train import checkpoint, directory, manifest, shelf
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -19,7 +21,7 @@ VARIANTS = {
 """All of them with drop path, batch norm, an online probe and schedules."""
 
 LAST, EPOCH = 7, 3
-PLAN = {"method": "byov", "steps": LAST, "save_every": 4, "monitor_every": 3}
+PLAN = {"method": "byov", "steps": LAST, "save_every": 8, "monitor_every": 3}
 
 
 class Crash(Exception):
@@ -70,6 +72,30 @@ def whole(programs, photos, tmp_path_factory):
         return found[variant]
 
     return of
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 5])
+def test_a_kill_costs_no_more_than_the_interval(every, tmp_path, monkeypatch):
+    """On the slowest disk there can be: no state is safe before somebody waits for it."""
+    waiting, write, wait = threading.Event(), manifest.write, checkpoint.Writer.wait
+    folder, at_risk = tmp_path / "run" / directory.CHECKPOINTS, []
+
+    def slow(*arguments):
+        assert waiting.wait(60)
+        write(*arguments)
+
+    def waited(writer):
+        waiting.set()
+        wait(writer)
+        waiting.clear()
+
+    monkeypatch.setattr(manifest, "write", slow)
+    monkeypatch.setattr(checkpoint.Writer, "wait", waited)
+    listener = runs.Listener(step=lambda step: at_risk.append(step - (shelf.latest(folder) or 0)))
+    config = prepared(save_every=every, keep={"last": 9, "every": 0})
+    assert runs.train(config, DATA, tmp_path / "run", listener) == (LAST, 0)
+    assert max(at_risk) == every
+    assert shelf.steps(folder) == [s for s in range(1, LAST + 1) if s % every in (0, every // 2) or s == LAST]
 
 
 INTERRUPTIONS = {

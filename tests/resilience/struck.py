@@ -1,0 +1,64 @@
+"""A training that gets a signal in the middle of something.
+
+    python struck.py PHASE ARGUMENTS
+
+PHASE is one of `PHASES`, or "nothing" for the other processes of the run; ARGUMENTS are those of
+experiments.imagenet.
+"""
+
+import functools
+import signal
+import sys
+
+from byov_jax import monitor
+from byov_jax import run as runs
+from byov_jax.train import checkpoint
+from experiments import imagenet
+
+
+def struck(work, at=1):
+    """The same function, and a SIGTERM to this process when it is called for the so-manieth time."""
+    calls = []
+
+    @functools.wraps(work)
+    def called(*arguments, **options):
+        calls.append(None)
+        if len(calls) == at:
+            signal.raise_signal(signal.SIGTERM)
+        return work(*arguments, **options)
+
+    return called
+
+
+def in_a_step(at):
+    build = runs.parallel.runner
+
+    def runner(*arguments, **options):
+        built = build(*arguments, **options)
+        built.step = struck(built.step, at)
+        return built
+
+    runs.parallel.runner = runner
+
+
+def looking():
+    monitor.held_out = struck(monitor.held_out)
+
+
+def saving():
+    checkpoint.Writer.save = struck(checkpoint.Writer.save)
+
+
+PHASES = {
+    "looking at images before the first step": looking,
+    "compiling": functools.partial(in_a_step, 1),
+    "training": functools.partial(in_a_step, 3),
+    "looking at images": looking,
+    "saving": saving,
+}
+
+if __name__ == "__main__":
+    phase, *arguments = sys.argv[1:]
+    if phase != "nothing":
+        PHASES[phase]()
+    sys.exit(imagenet.main(arguments))
