@@ -6,8 +6,9 @@ Without a source it makes JPEGs like those of ImageNet: 500x375 pixels, about 11
 files, from memory, are decoded (simplejpeg, full size) and turned into one and into two random crops of 224
 pixels. It is the processor's time of one core that counts, and a share is the median of the ratios of
 neighbouring runs: other programs on the machine matter little. Then the pipeline reads the files from disk,
-with two crops each, by several numbers of worker processes; and a long run over small images (--batches=10000
-to be sure) shows whether memory grows.
+with two crops each: as it is used, by several numbers of worker processes; and with one thread in each of 1,
+2, 4 ... workers up to the number of cores, in turn, which shows how it scales. A long run over small images
+(--batches=10000 to be sure) shows whether memory grows.
 """
 
 import argparse
@@ -33,7 +34,7 @@ FILES = 64
 """How many are decoded in one run."""
 
 BATCH = 64
-WARM, MEASURED = 6, 30
+WARM, MEASURED = 10, 90
 """Batches of the pipeline before and during the measurement: buffers must be full before it."""
 
 
@@ -59,6 +60,7 @@ def main() -> None:
             parser.error(f"--source: {error}")
         result: dict[str, Any] = {"cores": os.cpu_count(), "decode": decode(images, arguments.repeats)}
         result["pipeline"] = {workers: pipeline(images, workers) for workers in arguments.workers}
+        result["scaling"] = scaling(images, stream.cores(), min(arguments.repeats, 3))
         if arguments.batches:
             small = source.open(make(Path(folder) / "small", 200, (48, 64))).train
             result["memory"] = memory(small, arguments.batches, workers=2)
@@ -121,10 +123,11 @@ def decode(images: Source, repeats: int) -> dict[str, Any]:
     return result
 
 
-def pipeline(images: Source, workers: int) -> dict[str, float]:
+def pipeline(images: Source, workers: int, threads: int = 0) -> dict[str, float]:
     """Images per second through everything, once the workers are busy."""
     start = time.perf_counter()
-    with _batches(images, WARM + MEASURED, min(BATCH, len(images)), SIZE, workers) as batches:
+    batch = min(BATCH, len(images))
+    with _batches(images, WARM + MEASURED, batch, SIZE, workers, threads) as batches:
         for _ in itertools.islice(batches, 1):
             first = time.perf_counter()
         for _ in itertools.islice(batches, WARM - 1):
@@ -134,17 +137,35 @@ def pipeline(images: Source, workers: int) -> dict[str, float]:
     return {"images_per_second": round(count / seconds, 1), "first_batch_seconds": round(first - start, 2)}
 
 
+def scaling(images: Source, cores: int, repeats: int) -> dict[int, Any]:
+    """Workers of one thread each, 1, 2, 4 ... as many as cores: how many times the images of one worker."""
+    counts = [2**i for i in range(cores.bit_length())]
+    rates: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(repeats):
+        for count in counts:
+            rates[count].append(pipeline(images, count, threads=1)["images_per_second"])
+    result = {}
+    for count, found in rates.items():
+        times = [rate / alone for rate, alone in zip(found, rates[1], strict=True)]
+        result[count] = {
+            "images_per_second": statistics.median(found),
+            "times_one_worker": round(statistics.median(times), 2),
+            "range": [round(min(times), 2), round(max(times), 2)],
+        }
+    return result
+
+
 def memory(images: Source, count: int, workers: int) -> dict[str, Any]:
     """Resident memory of this process and its workers, at ten moments of a long run."""
     resident = []
-    with _batches(images, count, 32, 32, workers) as batches:
+    with _batches(images, count, 32, 32, workers, 0) as batches:
         for step, _ in enumerate(batches, 1):
             if step % max(1, count // 10) == 0:
                 resident.append(round(_resident() / 2**20, 1))
     return {"batches": count, "workers": workers, "resident_mib": resident}
 
 
-def _batches(images: Source, steps: int, batch: int, size: int, workers: int) -> stream.Batches:
+def _batches(images: Source, steps: int, batch: int, size: int, workers: int, threads: int) -> stream.Batches:
     return stream.batches(
         images,
         seed=0,
@@ -155,6 +176,7 @@ def _batches(images: Source, steps: int, batch: int, size: int, workers: int) ->
         size=size,
         crops=2,
         workers=workers,
+        threads=threads,
     )
 
 

@@ -64,6 +64,7 @@ def batches(
     area: tuple[float, float] = (0.08, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
     workers: int = 0,
+    threads: int = 0,
     on_error: str = "raise",
 ) -> "Batches":
     """The batches of steps `first` to `steps - 1`.
@@ -80,6 +81,7 @@ def batches(
       area: range of a crop's fraction of the image's area.
       aspect: range of its width / height, drawn log-uniformly.
       workers: processes that read and decode, 0 for threads of this process alone.
+      threads: in each process; 0 for two in a worker, or one for every core if this process is alone.
       on_error: an image that cannot be read can "raise" `ImageError` where its batch is asked for, or be
         "replace"d by the next one of the source that can be read, with that image's label, cropped by the
         same random numbers. After `records.MOST_IN_A_ROW` it raises all the same.
@@ -91,7 +93,12 @@ def batches(
         raise ValueError(f"on_error={on_error!r} must be one of {', '.join(ON_ERROR)}")
     if not 0 <= first <= steps:
         raise ValueError(f"first={first} must be between 0 and steps={steps}")
-    for name, value, least in (("size", size, 1), ("crops", crops, 1), ("workers", workers, 0)):
+    for name, value, least in (
+        ("size", size, 1),
+        ("crops", crops, 1),
+        ("workers", workers, 0),
+        ("threads", threads, 0),
+    ):
         if value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
     if not len(rows) or min(rows) < 0 or max(rows) >= batch_size:
@@ -101,7 +108,7 @@ def batches(
     parts = Parts(
         source, seed, batch_size, np.asarray(rows), first, steps, size, crops, area, aspect, replace
     )
-    return Batches(parts, workers)
+    return Batches(parts, workers, threads)
 
 
 def cores() -> int:
@@ -112,13 +119,13 @@ def cores() -> int:
 class Batches(Iterator[HostBatch]):
     """Iterates over the batches of `parts`."""
 
-    def __init__(self, parts: "Parts", workers: int) -> None:
+    def __init__(self, parts: "Parts", workers: int, threads: int = 0) -> None:
         if not flags.FLAGS.is_parsed():  # grain reads its flags, which only absl's own programs parse
             flags.FLAGS.mark_as_parsed()
-        count = THREADS if workers else min(cores(), _MOST_THREADS)
-        threads = grain.ReadOptions(num_threads=count, prefetch_buffer_size=2 * count)
+        count = threads or (THREADS if workers else min(cores(), _MOST_THREADS))
+        reading = grain.ReadOptions(num_threads=count, prefetch_buffer_size=2 * count)
         processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=_PARTS_AHEAD)
-        data = grain.MapDataset.source(parts).to_iter_dataset(threads)
+        data = grain.MapDataset.source(parts).to_iter_dataset(reading)
         data = data.mp_prefetch(processes, _begin_worker).batch(parts.in_step, batch_fn=_joined)
         self._open: list[Any] = [iter(ThreadPrefetchIterDataset(data, prefetch_buffer_size=1))]
         self._end = weakref.finalize(self, _end, self._open)  # at the latest when the program ends

@@ -31,6 +31,7 @@ def test_it_writes_rates_shares_and_memory(tmp_path):
     assert 90 < measured["decode"]["mean_kilobytes"] < 130
     assert 0.3 < measured["decode"]["decode_and_crop"]["share_of_decode"] < 1.2
     assert measured["pipeline"]["0"]["images_per_second"] > 0
+    assert measured["scaling"]["1"]["times_one_worker"] == 1.0
     assert len(measured["memory"]["resident_mib"]) == 10
 
 
