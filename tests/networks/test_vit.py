@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 from scipy.special import erf
 
 from byov_jax.networks import ViT, vit
-from byov_jax.networks.vit import Block, PatchEmbedding, drop_path, pool, sincos
+from byov_jax.networks.vit import Block, PatchEmbedding, attend, drop_path, pool, sincos
 
 TINY = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
 IMAGES = jnp.asarray(np.random.default_rng(1).standard_normal((3, 8, 12, 3)), jnp.float32)
@@ -166,6 +166,29 @@ def test_block_matches_numpy():
     expected += dense(hidden * (1 + erf(hidden / np.sqrt(2))) / 2, p["mlp"]["down"])
 
     np.testing.assert_allclose(run(model, variables, x, rate=None), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "far"), [(jnp.float32, 1e-6), (jnp.bfloat16, 2e-2)])
+def test_attention_is_that_of_jax(dtype, far):
+    rng = np.random.default_rng(4)
+    q, k, v, cotangent = (jnp.asarray(rng.standard_normal((2, 9, 3, 16)), dtype) for _ in range(4))
+    output, pull = jax.vjp(attend, q, k, v)
+    exact = [x.astype(jnp.float32) for x in (q, k, v, cotangent)]
+    expected, expected_pull = jax.vjp(jax.nn.dot_product_attention, *exact[:3])
+    assert output.dtype == dtype
+    for found, right in zip((output, *pull(cotangent)), (expected, *expected_pull(exact[3])), strict=True):
+        error = jnp.linalg.norm((found - right).astype(jnp.float32)) / jnp.linalg.norm(right)
+        assert error < far
+
+
+def test_attention_in_bfloat16_has_no_logits_in_float32():
+    x = jax.ShapeDtypeStruct((2, 9, 3, 16), jnp.bfloat16)
+    products = [
+        equation.outvars[0].aval.dtype
+        for equation in jax.make_jaxpr(attend)(x, x, x).eqns
+        if equation.primitive.name == "dot_general"
+    ]
+    assert products == [jnp.bfloat16, jnp.bfloat16]
 
 
 @pytest.mark.parametrize(("pool", "scan"), [("token", False), ("mean", True), ("concat", True)])
