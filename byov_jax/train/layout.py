@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-SMALLEST = 2**14
+SMALLEST = 2**12
 """Arrays of fewer elements are not divided: the message would cost more than the memory is worth."""
 
 
