@@ -81,6 +81,12 @@ def write_folder(root) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+def test_threads_change_nothing(workers):
+    one, three = (numbers(run(workers=workers, threads=threads)) for threads in (1, 3))
+    np.testing.assert_array_equal(one, three)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_image_that_cannot_be_read_is_named(tmp_path, workers):
     data = source.open(write_folder(tmp_path))
     bad = data.train if any("/5.png" in data.train.name(i) for i in range(len(data.train))) else data.test
@@ -158,6 +164,7 @@ def test_leaving_early_ends_the_workers():
         ({"size": 0}, "size=0 must be at least 1"),
         ({"crops": 0}, "crops=0 must be at least 1"),
         ({"workers": -1}, "workers=-1 must be at least 0"),
+        ({"threads": -1}, "threads=-1 must be at least 0"),
         ({"on_error": "ignore"}, "on_error='ignore' must be one of replace, raise"),
         ({"rows": np.array([0, 8])}, r"rows must be some of 0 to 7, got \[0 8\]"),
         ({"rows": np.array([], int)}, "rows must be some of 0 to 7"),
