@@ -119,7 +119,7 @@ def cores() -> int:
 class Batches(Iterator[HostBatch]):
     """Iterates over the batches of `parts`."""
 
-    def __init__(self, parts: "Parts", workers: int, threads: int = 0) -> None:
+    def __init__(self, parts: "Parts", workers: int, threads: int) -> None:
         if not flags.FLAGS.is_parsed():  # grain reads its flags, which only absl's own programs parse
             flags.FLAGS.mark_as_parsed()
         count = threads or (THREADS if workers else min(cores(), _MOST_THREADS))
