@@ -20,7 +20,7 @@ import numpy as np
 
 import byov_jax as byov
 from byov_jax import images, networks
-from byov_jax.train import checkpoint
+from byov_jax.checkpoints import checkpointer
 
 SIDE, BATCH = 112, 16
 
@@ -47,7 +47,7 @@ def measure(every: int, repeats: int) -> dict[str, Any]:
     student = networks.Student(networks.vit("Ti/16"), networks.MLP((4096, 256)), networks.MLP((4096, 256)))
     method = byov.methods.byov(
         student,
-        byov.optimizer.adamw(1e-4),
+        byov.optimizers.adamw(1e-4),
         views=images.imagenet(SIDE),
         tau=0.99,
         beta=0.3,
@@ -64,7 +64,7 @@ def measure(every: int, repeats: int) -> dict[str, Any]:
     seconds: dict[bool, list[float]] = {False: [], True: []}
     calls: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        writer = checkpoint.Writer(Path(folder))
+        writer = checkpointer.CheckpointWriter(Path(folder))
         writer.save(2 * repeats, state)  # the first one compiles what looks for NaN
         writer.wait()
         for block in range(2 * repeats):

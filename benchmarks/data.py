@@ -26,7 +26,9 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from byov_jax.data import crops, source, stream
+from byov_jax.data import registry
+from byov_jax.data.loading import crops
+from byov_jax.data.loading import pipeline as stream
 from byov_jax.data.records import Source
 
 SIZE = 224
@@ -55,14 +57,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             place = arguments.source or make(Path(folder) / "photos", FILES, (375, 500))
-            images = source.open(place).train
+            images = registry.open(place).train
         except (ValueError, OSError) as error:
             parser.error(f"--source: {error}")
         result: dict[str, Any] = {"cores": os.cpu_count(), "decode": decode(images, arguments.repeats)}
         result["pipeline"] = {workers: pipeline(images, workers) for workers in arguments.workers}
         result["scaling"] = scaling(images, stream.cores(), min(arguments.repeats, 3))
         if arguments.batches:
-            small = source.open(make(Path(folder) / "small", 200, (48, 64))).train
+            small = registry.open(make(Path(folder) / "small", 200, (48, 64))).train
             result["memory"] = memory(small, arguments.batches, workers=2)
     text = json.dumps(result, indent=2)
     print(text)

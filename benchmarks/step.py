@@ -82,7 +82,7 @@ def main() -> None:
 def measure(case: Case, repeats: int) -> dict[str, Any]:
     """Compiles both steps and times them in turn."""
     batch = byov.Batch(jax.device_put(np.random.default_rng(0).integers(0, 256, case.shape, np.uint8)))
-    optimizer = byov.optimizer.adamw(1e-3)
+    optimizer = byov.optimizers.adamw(1e-3)
     methods = {
         "byol": byov.methods.byol(case.student(), optimizer, views=case.views, tau=0.99),
         "byov": byov.methods.byov(

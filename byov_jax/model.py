@@ -13,21 +13,22 @@ import numpy as np
 from jaxtyping import Array
 from numpy.lib.npyio import NpzFile
 
-from byov_jax import forward
+from byov_jax import files
 from byov_jax.bayes import posterior
 from byov_jax.bayes.posterior import Posterior
-from byov_jax.data.decoded import Decoded
-from byov_jax.evaluate import predictive, probe
-from byov_jax.evaluate.predictive import Prediction
-from byov_jax.evaluate.probe import LinearProbe
+from byov_jax.checkpoints import checkpointer, store
+from byov_jax.data.loading.lazy import LazyImages
+from byov_jax.errors import RunError
+from byov_jax.evaluation import forward, linear_probe, predictive
+from byov_jax.evaluation.linear_probe import LinearProbe
+from byov_jax.evaluation.predictive import Prediction
 from byov_jax.images.views import Views
-from byov_jax.train import checkpoint, directory, loop, recipe, shelf
-from byov_jax.train.directory import RunError
-from byov_jax.train.objectives import Batch
-from byov_jax.train.step import State
-from byov_jax.train.teacher import Teacher
+from byov_jax.methods.objectives import Batch
+from byov_jax.methods.step import State
+from byov_jax.methods.teacher import Teacher
+from byov_jax.training import build, loop, run_directory
 
-ImageArray = Array | np.ndarray | Decoded
+ImageArray = Array | np.ndarray | LazyImages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +123,13 @@ class Model:
         if blocks and not 1 <= blocks <= self.network.encoder.depth:
             raise ValueError(f"blocks={blocks}: the encoder has {self.network.encoder.depth}")
         parts = forward.TAPS[: forward.TAPS.index(tap) + 1]
-        q = forward.variables(self.posterior, self.stats, parts)
-        return q, forward.features(self.network, self.views, tap, blocks)
+        q = forward.variables_of(self.posterior, self.stats, parts)
+        return q, forward.at_tap(self.network, self.views, tap, blocks)
 
     def taps(self):
         """`(q, apply)` whose outputs are all that the network computes, a `networks.Taps` or `.Logits`."""
-        q = forward.variables(self.posterior, self.stats, tuple(self.posterior.mean))
-        return q, forward.everything(self.network, self.views)
+        q = forward.variables_of(self.posterior, self.stats, tuple(self.posterior.mean))
+        return q, forward.all_outputs(self.network, self.views)
 
     def classifier(self, others: Mapping[str, LinearProbe] | None = None):
         """`(q, apply)` for `predictive.statistics`: class probabilities [n, classes] and features [n, d].
@@ -138,20 +139,20 @@ class Model:
         same probe. `others` are further probes on the encoder's features; their probabilities come third.
         """
         if self.supervised:
-            q = forward.variables(self.posterior, self.stats, ("encoder", "head"))
+            q = forward.variables_of(self.posterior, self.stats, ("encoder", "head"))
         elif self.probe is not None:
-            q = forward.beside(self.tap()[0], probe=self.probe)
+            q = forward.with_point_estimates(self.tap()[0], probe=self.probe)
         else:
             raise RunError(
                 "this model has no classifier yet: fit one with model.with_probe(images, labels), or run "
-                "python -m experiments.evaluate on its directory"
+                "python -m byov_jax.cli.evaluate on its directory"
             )
-        q = forward.beside(q, others=dict(others or {}))
+        q = forward.with_point_estimates(q, others=dict(others or {}))
         return q, forward.classifier(self.network, self.views, own_head=self.supervised)
 
     def with_probe(self, images: ImageArray, labels: np.ndarray, *, classes: int | None = None) -> "Model":
         """This model with a linear classifier fitted on the mean features of labelled images."""
-        fitted = probe.fit(self.embed(images), labels, classes=classes or int(labels.max()) + 1)
+        fitted = linear_probe.fit(self.embed(images), labels, classes=classes or int(labels.max()) + 1)
         return dataclasses.replace(self, probe=fitted)
 
     def of_teacher(self) -> "Model":
@@ -163,7 +164,7 @@ class Model:
 
     def untrained(self) -> "Model":
         """The same network as it was before the first step of training, without a probe."""
-        method = recipe.method(self.config, self.network)
+        method = build.method(self.config, self.network)
         key = loop.keys(self.config["seed"], self.config["prng"]).init
         return from_state(self.config, self.network, method.init(key, _example(self.config)))
 
@@ -178,19 +179,19 @@ class Model:
 def load(run_dir: str | Path) -> Model:
     """The trained model in a run directory, at its newest checkpoint."""
     run = Path(run_dir)
-    config = directory.read_config(run)
-    folder = run / directory.CHECKPOINTS
-    directory.check_unchanged(run, config, shelf.about(folder).get("config"))
+    config = run_directory.read_config(run)
+    folder = run / run_directory.CHECKPOINTS
+    run_directory.check_unchanged(run, config, store.metadata(folder).get("config"))
     try:
-        network = recipe.network(config)
-        method = recipe.method(config, network)
+        network = build.network(config)
+        method = build.method(config, network)
         like = jax.eval_shape(method.init, jax.random.key(0), _example(config))
     except Exception as error:  # whatever is wrong with the values of a config, Flax and JAX say it
         reason = " ".join(str(error).split())[:200]
-        raise RunError(f"{run / directory.CONFIG} describes no network: {reason}") from None
-    state = checkpoint.newest(folder, like)
+        raise RunError(f"{run / run_directory.CONFIG} describes no network: {reason}") from None
+    state = checkpointer.restore_newest(folder, like)
     if state is None:
-        raise RunError(f"{run} has no finished checkpoint in {directory.CHECKPOINTS}/")
+        raise RunError(f"{run} has no finished checkpoint in {run_directory.CHECKPOINTS}/")
     return from_state(config, network, state, _read_probe(run, int(state.step)))
 
 
@@ -201,7 +202,7 @@ def from_state(
     return Model(
         config=config,
         network=network,
-        views=recipe.views(config),
+        views=build.views(config),
         posterior=state.posterior,
         stats=state.stats,
         teacher=state.teacher,
@@ -215,11 +216,11 @@ def save_probe(run_dir: str | Path, model: Model) -> None:
     if model.probe is None:
         raise ValueError("the model has no probe to save: fit one with model.with_probe(images, labels)")
     arrays = {name: np.asarray(value) for name, value in model.probe._asdict().items()}
-    directory.write_arrays(Path(run_dir) / directory.PROBE, arrays | {"step": np.asarray(model.step)})
+    files.write_npz(Path(run_dir) / run_directory.PROBE, arrays | {"step": np.asarray(model.step)})
 
 
 def _read_probe(run: Path, step: int) -> LinearProbe | None:
-    file = run / directory.PROBE
+    file = run / run_directory.PROBE
     if not file.is_file():
         return None
     try:

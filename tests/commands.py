@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-IMAGENET = ("-m", "experiments.imagenet")
+IMAGENET = ("-m", "byov_jax.cli.imagenet")
 
 
 def start(config, workdir, *flags, processes=1, devices=1, programs=None):

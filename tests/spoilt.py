@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from trainings import assert_same_state
 
-from byov_jax.train import checkpoint, manifest, shelf
+from byov_jax.checkpoints import checkpointer, integrity, store
 
 STEPS = (3, 6, 9)
 LIKE = {"step": jnp.zeros((), jnp.int32), "weights": {"kernel": jnp.zeros((40, 30)), "bias": jnp.zeros(30)}}
@@ -21,7 +21,7 @@ def state(step):
 
 def save(folder):
     for step in STEPS:
-        checkpoint.save(folder, step, state(step))
+        checkpointer.save(folder, step, state(step))
 
 
 def flip(file, bit=0.5):
@@ -34,7 +34,7 @@ def flip(file, bit=0.5):
 
 def seal(file, body):
     """Writes a manifest with the checksum that it should have."""
-    file.write_text(manifest.sealed({key: value for key, value in body.items() if key != "sha256"}))
+    file.write_text(integrity.sealed({key: value for key, value in body.items() if key != "sha256"}))
 
 
 def contents(folder):
@@ -46,7 +46,7 @@ def contents(folder):
 def resume(folder):
     """What the owner of a run finds, and is warned of."""
     warnings = []
-    found = checkpoint.newest(folder, LIKE, warn=warnings.append)
+    found = checkpointer.restore_newest(folder, LIKE, warn=warnings.append)
     return found, warnings
 
 
@@ -58,7 +58,7 @@ def assert_survived(folder, message):
     """The last step is not used, not lost, and its problem told; a reader moves nothing."""
     names = sorted(entry.name for entry in folder.iterdir())
     before = contents(folder)
-    assert_is(checkpoint.newest(folder, LIKE), 6)
+    assert_is(checkpointer.restore_newest(folder, LIKE), 6)
     assert sorted(entry.name for entry in folder.iterdir()) == names
 
     found, warnings = resume(folder)
@@ -69,9 +69,9 @@ def assert_survived(folder, message):
     assert text.endswith(f"; it was set aside as {folder / 'set_aside' / '9'}")
     assert "\n" not in text
     assert contents(folder) == before
-    assert shelf.steps(folder) == [3, 6]
+    assert store.steps(folder) == [3, 6]
 
     assert_is(resume(folder)[0], 6)  # and there is nothing more to say
     assert resume(folder)[1] == []
-    checkpoint.save(folder, 9, state(9))  # the run comes by again
+    checkpointer.save(folder, 9, state(9))  # the run comes by again
     assert_is(resume(folder)[0], 9)

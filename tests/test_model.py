@@ -11,11 +11,13 @@ import tiny
 from numpy.testing import assert_allclose, assert_array_equal
 
 import byov_jax as byov
-from byov_jax.data import fashion_mnist
-from byov_jax.evaluate import predictive, probe
+from byov_jax import files
+from byov_jax.checkpoints import checkpointer
+from byov_jax.data.sources import fashion_mnist
+from byov_jax.errors import RunError
+from byov_jax.evaluation import linear_probe, predictive
 from byov_jax.model import load, save_probe
-from byov_jax.train import checkpoint, directory, recipe
-from byov_jax.train.directory import RunError
+from byov_jax.training import build, run_directory
 
 SEED, STEPS, BATCH, N, DRAWS = 3, 2, 8, 24, 4
 CONFIG = {
@@ -42,9 +44,9 @@ IMAGES, LABELS = DATA.image[:N], DATA.label[:N]  # one shape in all tests: each 
 
 
 def start(run, name, **changes):
-    config = recipe.complete(CONFIG | {"method": name} | changes)
-    directory.create(run, config)
-    return recipe.method(config, recipe.network(config))
+    config = build.complete(CONFIG | {"method": name} | changes)
+    run_directory.create(run, config)
+    return build.method(config, build.network(config))
 
 
 def initial(method):
@@ -56,7 +58,9 @@ def without_training(folder, name, **changes):
     """A run whose states are the initial one, under the numbers of two later steps."""
     state = initial(start(folder, name, **changes))
     for step in (1, STEPS):
-        checkpoint.save(folder / directory.CHECKPOINTS, step, state._replace(step=np.asarray(step, np.int32)))
+        checkpointer.save(
+            folder / run_directory.CHECKPOINTS, step, state._replace(step=np.asarray(step, np.int32))
+        )
     return folder
 
 
@@ -66,7 +70,7 @@ def byov_run(tmp_path_factory):
     run = tmp_path_factory.mktemp("byov")
     method = start(run, "byov")
     *_, last = tiny.train(method, DATA, seed=SEED, steps=STEPS, batch_size=BATCH)
-    checkpoint.save(run / directory.CHECKPOINTS, last.step, last.placed)
+    checkpointer.save(run / run_directory.CHECKPOINTS, last.step, last.placed)
     return run, initial(method)
 
 
@@ -111,18 +115,18 @@ def assert_same_bits(one, other):
 def test_a_loaded_model_is_what_was_trained(trained, byov_run):
     run, before = byov_run
     assert trained.step == STEPS
-    assert trained.config == directory.read_config(run)
+    assert trained.config == run_directory.read_config(run)
     assert trained.bayesian
     assert not trained.supervised
     assert trained.probe is None
-    state = checkpoint.restore(run / directory.CHECKPOINTS, STEPS, before)
+    state = checkpointer.restore(run / run_directory.CHECKPOINTS, STEPS, before)
     assert_same_bits((trained.posterior, trained.stats, trained.teacher), state[1:4])
 
 
 def test_the_newest_checkpoint_is_loaded(byol, byol_run, tmp_path):
     assert byol.step == STEPS
     run = shutil.copytree(byol_run, tmp_path / "run")
-    shutil.rmtree(run / directory.CHECKPOINTS / str(STEPS))
+    shutil.rmtree(run / run_directory.CHECKPOINTS / str(STEPS))
     assert load(str(run)).step == 1
 
 
@@ -205,7 +209,9 @@ def test_predictions_are_those_of_the_draws(trained, probed):
 
 def test_a_prediction_without_draws_is_the_probe_on_the_mean_features(trained, probed):
     found = probed.predict(IMAGES, draws=0)
-    assert_allclose(found.probs, probe.probs(probed.probe, trained.embed(IMAGES)), rtol=1e-4, atol=1e-6)
+    assert_allclose(
+        found.probs, linear_probe.probs(probed.probe, trained.embed(IMAGES)), rtol=1e-4, atol=1e-6
+    )
     assert_array_equal(found.std, np.zeros(N))
     assert_array_equal(found.mutual_information, np.zeros(N))
 
@@ -309,7 +315,7 @@ def halve(file):
 
 
 def set_config(run, **changes):
-    file = run / directory.CONFIG
+    file = run / run_directory.CONFIG
     config = json.loads(file.read_text())
     for key, value in changes.items():
         config[key] = config[key] | value if isinstance(value, dict) else value
@@ -317,7 +323,7 @@ def set_config(run, **changes):
 
 
 def write_probe(run, **arrays):
-    directory.write_arrays(run / directory.PROBE, {"weight": np.ones((16, 3))} | arrays)
+    files.write_npz(run / run_directory.PROBE, {"weight": np.ones((16, 3))} | arrays)
 
 
 def empty(folder):
@@ -326,7 +332,7 @@ def empty(folder):
 
 
 def newest(run):
-    return run / directory.CHECKPOINTS / str(STEPS)
+    return run / run_directory.CHECKPOINTS / str(STEPS)
 
 
 CHECKPOINT = f"checkpoints/{STEPS} cannot be read: "

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import byov_jax as byov
-from byov_jax import images, networks
-from byov_jax.train import feed, loop, parallel
+from byov_jax import distributed, images, networks
+from byov_jax.training import feed, loop
 
 REAL_VIEWS = images.small_gray(size=8)
 
@@ -50,22 +50,22 @@ def batch(size=16, seed=0):
 def byov_method(optimizer=None, *, net=None, **settings):
     defaults = {"views": exposures, "dataset_size": 64, "beta": 1.0, "tau": 0.9}
     return byov.methods.byov(
-        net or student(), optimizer or byov.optimizer.adamw(1e-3), **(defaults | settings)
+        net or student(), optimizer or byov.optimizers.adamw(1e-3), **(defaults | settings)
     )
 
 
 def byol_method(optimizer=None, *, net=None, **settings):
     defaults = {"views": exposures, "tau": 0.9}
     return byov.methods.byol(
-        net or student(), optimizer or byov.optimizer.adamw(1e-3), **(defaults | settings)
+        net or student(), optimizer or byov.optimizers.adamw(1e-3), **(defaults | settings)
     )
 
 
 def train(method, data, *, seed, steps, batch_size, state=None, first=0):
     """The loop over a data set in memory, on one device."""
     example = jax.tree.map(lambda x: x[:batch_size], data)
-    runner = parallel.build(lambda layout: method, example, mode="plain")
+    runner = distributed.build(lambda layout: method, example, mode="plain")
     keys = loop.keys(seed)
-    batches = feed.resident(runner, data, seed=seed, batch_size=batch_size, first=first, steps=steps)
+    batches = feed.from_memory(runner, data, seed=seed, batch_size=batch_size, first=first, steps=steps)
     placed = runner.start(keys.init) if state is None else runner.place(state)
-    return loop.run(runner, placed, batches, keys.steps, first=first)
+    return loop.run_steps(runner, placed, batches, keys.steps, first=first)

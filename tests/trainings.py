@@ -8,10 +8,11 @@ import jax
 import numpy as np
 from PIL import Image
 
-from byov_jax import run as runs
+from byov_jax.checkpoints import checkpointer
 from byov_jax.data.dataset import Dataset, Images
-from byov_jax.train import checkpoint, directory, parallel, recipe
-from byov_jax.train.journal import Journal
+from byov_jax.training import build, callbacks, run_directory
+from byov_jax.training import trainer as runs
+from byov_jax.training.metrics_log import MetricsLog
 
 CONFIG = {
     "method": "supervised_bbb",
@@ -66,24 +67,24 @@ def write_photos(root, train=16, val=4):
 
 def prepared(dataset=DATA, **changes):
     """The config with changes, ready for `run.train`."""
-    return runs.prepare(copy.deepcopy(CONFIG) | changes, dataset)
+    return runs.resolve_config(copy.deepcopy(CONFIG) | changes, dataset)
 
 
 def write_untrained(run):
     """A run directory with everything that a training has written before its first step, and a state."""
     config = prepared(method="byov", prior="teacher_moments")
-    directory.create(run, config)
-    example = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), recipe.batch(config))
-    state = recipe.method(config, recipe.network(config)).init(jax.random.key(1), example)
-    checkpoint.save(run / directory.CHECKPOINTS, 0, state, about={"config": config})
-    log = Journal(run, step=-1)
+    run_directory.create(run, config)
+    example = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), build.batch(config))
+    state = build.method(config, build.network(config)).init(jax.random.key(1), example)
+    checkpointer.save(run / run_directory.CHECKPOINTS, 0, state, about={"config": config})
+    log = MetricsLog(run, step=-1)
     for step in range(5):
         log.metrics({"step": step, "epoch": step / 3, "loss": 1.0 / (step + 1), "probe": None})
         log.posterior({"step": step, "layers": {"encoder": {"sigma_mean": 0.1, "snr_max": 2.0}}})
     log.close()
 
 
-def lines(run, name=directory.METRICS):
+def lines(run, name=run_directory.METRICS):
     """What a file says, but for the times."""
     found = [json.loads(line) for line in (run / name).read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
@@ -91,23 +92,25 @@ def lines(run, name=directory.METRICS):
 
 def state(run):
     """The whole state at the newest checkpoint, in NumPy arrays."""
-    config = directory.read_config(run)
-    found = checkpoint.newest(run / directory.CHECKPOINTS, _like(json.dumps(config, sort_keys=True)))
+    config = run_directory.read_config(run)
+    found = checkpointer.restore_newest(
+        run / run_directory.CHECKPOINTS, _like(json.dumps(config, sort_keys=True))
+    )
     assert found is not None
     return jax.device_get(found)
 
 
 @functools.cache
 def _like(config):
-    config = recipe.complete(json.loads(config))
-    method = recipe.method(config, recipe.network(config))
-    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), recipe.batch(config))
+    config = build.complete(json.loads(config))
+    method = build.method(config, build.network(config))
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), build.batch(config))
     return jax.eval_shape(method.init, jax.random.key(0), example)
 
 
 def assert_same(run, other):
     """Every line and every leaf, to the last bit."""
-    for name in (directory.METRICS, directory.POSTERIOR):
+    for name in (run_directory.METRICS, run_directory.POSTERIOR):
         assert lines(run, name) == lines(other, name)
     assert_same_state(state(run), state(other))
 
@@ -137,17 +140,17 @@ class Stop:
 def stopping(after, **others):
     """A listener that stops a training after a step."""
     stop = Stop(after)
-    return runs.Listener(step=stop.step, stop=stop, **others)
+    return callbacks.Callbacks(step=stop.step, stop=stop, **others)
 
 
 class Programs:
     """Builds every program once: nearly all of the time of a tiny training is tracing and compilation."""
 
     def __init__(self):
-        self._build, self._built = parallel.runner, {}
+        self._build, self._built = build.runner, {}
 
     def __call__(self, config):
-        known = directory.essential(config | {"data": config["data"] | {"digest": "any"}})
+        known = run_directory.essential(config | {"data": config["data"] | {"digest": "any"}})
         compiled = {name: value for name, value in known.items() if name not in BESIDE}
         key = json.dumps(compiled, sort_keys=True), tuple(jax.devices())
         if key not in self._built:

@@ -10,9 +10,10 @@ from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from byov_jax.data import shards, stack
+from byov_jax.data.loading import decoded_array
 from byov_jax.data.records import Arrays, Records, Source, attempt
-from byov_jax.data.shards import Named, Shard
+from byov_jax.data.sources import arrayrecord
+from byov_jax.data.sources.arrayrecord import Named, Shard
 
 SHARD_SIZE = 4096
 """Images in a shard: of ImageNet, half a gigabyte."""
@@ -44,9 +45,9 @@ def convert(
         raise ValueError(f"a shard of {shard_size} images is impossible: it must have at least 1")
     if isinstance(records.train, Arrays):
         raise ValueError(f"the images of {place} are not in image files: there is nothing to prepare")
-    sources = dict(zip(shards.SPLITS, (records.train, records.test), strict=True))
+    sources = dict(zip(arrayrecord.SPLITS, (records.train, records.test), strict=True))
     plan = {
-        "version": shards.VERSION,
+        "version": arrayrecord.VERSION,
         "source": place,
         "description": records.description,
         "shard_size": shard_size,
@@ -54,7 +55,7 @@ def convert(
         "classes": list(records.classes),
     }
     if not _begin(out, plan):
-        return shards.read_about(out)
+        return arrayrecord.read_about(out)
     done, splits = 0, {}
     names: dict[str, list[str]] = {split: [] for split in sources}
     for split, source in sources.items():
@@ -71,16 +72,16 @@ def convert(
             label += about["label"]
             names[split] += about["name"]
         splits[split] = {"shards": written, "label": label}
-    _replace(out / shards.NAMES, names)
-    _replace(out / shards.ABOUT, plan | {"splits": splits})
+    _replace(out / arrayrecord.NAMES, names)
+    _replace(out / arrayrecord.ABOUT, plan | {"splits": splits})
     _tidy(out)
-    return shards.read_about(out)
+    return arrayrecord.read_about(out)
 
 
 def _begin(out: Path, plan: dict[str, Any]) -> bool:
     """Whether there is anything left to do; what was begun otherwise is not touched."""
     out.mkdir(parents=True, exist_ok=True)
-    begun, finished = out / shards.BEGUN, out / shards.ABOUT
+    begun, finished = out / arrayrecord.BEGUN, out / arrayrecord.ABOUT
     for file in (finished, begun):
         if file.is_file():
             before = json.loads(file.read_text())
@@ -124,13 +125,13 @@ def _write(source: Source, rows: range, file: Path, done: int, tell: Callable[[i
         with ThreadPoolExecutor(_THREADS) as pool:
             for start in range(0, len(rows), _AHEAD):
                 for image in pool.map(lambda i: _named(source, i), rows[start : start + _AHEAD]):
-                    writer.write(shards.pack(image))
+                    writer.write(arrayrecord.pack(image))
                     label.append(image.label)
                     names.append(image.name)
                 tell(done + len(label))
         writer.close()
     except RuntimeError as error:  # whatever the disk said
-        raise OSError(f"{partial} cannot be written: {stack.reason(error)}") from None
+        raise OSError(f"{partial} cannot be written: {decoded_array.reason(error)}") from None
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -157,5 +158,5 @@ def _replace(file: Path, content: dict[str, Any]) -> None:
 
 def _tidy(out: Path) -> None:
     """Removes what only an unfinished data set needs."""
-    for file in (*out.glob("*.array_record.json"), *out.glob("*.partial"), out / shards.BEGUN):
+    for file in (*out.glob("*.array_record.json"), *out.glob("*.partial"), out / arrayrecord.BEGUN):
         file.unlink(missing_ok=True)

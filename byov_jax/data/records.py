@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from jaxtyping import Int32, UInt8
 
-from byov_jax.data import stack
+from byov_jax.data.loading import decoded_array
+from byov_jax.errors import ImageError
 
 T = TypeVar("T")
 
@@ -68,29 +69,13 @@ class Bad(NamedTuple):
     reason: str
 
 
-class ImageError(ValueError):
-    """An image that cannot be read.
-
-    Attributes:
-      name: which one, as its source calls it.
-      reason: what is wrong with it.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)  # so that it can be pickled, to leave a worker process
-        self.name, self.reason = name, reason
-
-    def __str__(self) -> str:
-        return f"{self.name} cannot be read as an image ({self.reason})"
-
-
 def attempt(source: Source, i: int, work: Callable[[bytes | np.ndarray], T]) -> tuple[T, int]:
     """What `work` makes of image i, and its label; an `ImageError` if the image cannot be read."""
     try:
         record = source[i]
         return work(record.image), record.label
     except Exception as error:  # on damaged files Pillow raises whatever its readers run into
-        raise ImageError(source.name(i), stack.reason(error)) from error
+        raise ImageError(source.name(i), decoded_array.reason(error)) from error
 
 
 def readable(source: Source, i: int, work: Callable[[bytes | np.ndarray], T]) -> tuple[T, int, list[Bad]]:

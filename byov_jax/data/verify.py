@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from byov_jax.data import picture
-from byov_jax.data.records import NO_LABEL, Arrays, ImageError, Source, attempt
-from byov_jax.data.shards import Shards
+from byov_jax.data.loading import encoded_image
+from byov_jax.data.records import NO_LABEL, Arrays, Source, attempt
+from byov_jax.data.sources.arrayrecord import Shards
+from byov_jax.errors import ImageError
 
 _PART = 64  # images that a process decodes at a time
 _WORTH_A_PROCESS = 1000  # images: starting one takes as long as decoding so many
@@ -75,7 +76,7 @@ def _check(source: Source, classes: int, rows: range) -> Part:
     known = getattr(source, "label", None)
     for place, i in enumerate(rows):
         try:
-            _, found = attempt(source, i, lambda image: picture.open(image).at(1, 1))
+            _, found = attempt(source, i, lambda image: encoded_image.open(image).at(1, 1))
         except ImageError as error:
             problems.append(str(error))
             continue

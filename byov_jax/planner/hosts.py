@@ -6,7 +6,7 @@ import time
 import numpy as np
 from PIL import Image
 
-from byov_jax.data import crops
+from byov_jax.data.loading import crops
 
 HEIGHT, WIDTH, QUALITY = 375, 500, 95
 """Of a typical ImageNet photograph, about 100 kB as JPEG."""

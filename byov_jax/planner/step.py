@@ -11,7 +11,7 @@ from byov_jax.planner import cost, hlo, roofline
 from byov_jax.planner.cost import Cost
 from byov_jax.planner.machine import Machine
 from byov_jax.planner.roofline import Roofline
-from byov_jax.train import parallel
+from byov_jax.training import build
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -76,7 +76,7 @@ def compile_step(config: Mapping[str, Any], machine: Machine) -> Step:
       config: complete, its data filled in, checked.
       machine: where it is going to run.
     """
-    runner: Any = parallel.runner(config, devices=machine.devices)
+    runner: Any = build.runner(config, devices=machine.devices)
     used = list(runner.mesh.devices.flat)  # one of them, if the config says so
     machine = machine._replace(devices=used, hosts=len({device.process_index for device in used}))
     posterior = runner.like().posterior

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from byov_jax.report import words
+from byov_jax.report import formatting
 
 WIDTH, HEIGHT = 4.2, 3.1
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -121,7 +121,7 @@ def scale(axes: Axes, which: str = "xy", factor: float = 1.0) -> None:
     """Labels the ticks of one or both axes with `factor` times their place: 100 for a share in percent."""
     for axis in (axes.xaxis, axes.yaxis):
         if axis.axis_name in which:
-            axis.set_major_formatter(FuncFormatter(lambda value, _: words.tick(factor * value)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: formatting.tick(factor * value)))
 
 
 def from_zero(axes: Axes) -> None:
@@ -139,5 +139,5 @@ def logarithmic(axes: Axes, which: str = "y", values: Any = (), least: float = 2
     axis = axes.yaxis if which == "y" else axes.xaxis
     decades = np.log10(values.max() / values.min())
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: words.tick(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: formatting.tick(value)))
     axis.set_minor_formatter(NullFormatter())

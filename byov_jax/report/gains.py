@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from byov_jax.errors import RunError
 from byov_jax.report.groups import BETTER
 from byov_jax.report.runs import Run, number
-from byov_jax.train.directory import RunError
 
 SHIFTS = (
     "gaussian_noise",

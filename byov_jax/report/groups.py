@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from byov_jax.report import names, student_t, words
+from byov_jax.report import formatting, labels, student_t
 from byov_jax.report.runs import Run, number
 
 METRICS = {
@@ -40,8 +40,8 @@ class Estimate(NamedTuple):
 
     def text(self, signed: bool = False) -> str:
         """As in `71.23 ± 0.40`."""
-        mean = words.signed(self.mean) if signed else words.fixed(self.mean, 2)
-        return mean if self.half_width is None else f"{mean} ± {words.fixed(self.half_width, 2)}"
+        mean = formatting.signed(self.mean) if signed else formatting.fixed(self.mean, 2)
+        return mean if self.half_width is None else f"{mean} ± {formatting.fixed(self.half_width, 2)}"
 
 
 class Row(NamedTuple):
@@ -92,8 +92,8 @@ def groups(runs: Sequence[Run], baseline: Run | None = None) -> list[Row]:
     settings: dict[str, dict[int, Run]] = {}
     for run in (*runs, *([baseline] if baseline else [])):
         if run.measured("calibration"):
-            settings.setdefault(names.setting(run), {}).setdefault(run.seed, run)
-    against = settings.get(names.setting(baseline), {}) if baseline else {}
+            settings.setdefault(labels.setting(run), {}).setdefault(run.seed, run)
+    against = settings.get(labels.setting(baseline), {}) if baseline else {}
     rows = []
     for seeds in settings.values():
         for mode in _modes(seeds):
@@ -119,11 +119,11 @@ def _row(seeds: dict[int, Run], mode: str, against: dict[int, Run], runs: Sequen
             differences = [values[seed] - _percent(against[seed], "mean", name) for seed in common]
             gains[name] = estimate([BETTER[name] * difference for difference in differences])
     return Row(
-        method=names.method(first),
-        prior=names.prior(first),
+        method=labels.method(first),
+        prior=labels.prior(first),
         where=str(first.config["where"]) if first.bayesian else "",
-        beta=names.beta(first),
-        other=names.others(first, runs),
+        beta=labels.beta(first),
+        other=labels.others(first, runs),
         mode=mode,
         seeds=tuple(seeds),
         metrics=metrics,

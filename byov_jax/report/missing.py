@@ -4,12 +4,12 @@ import shlex
 from typing import NamedTuple
 
 from byov_jax.report import gains
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.figures.examples import chosen
+from byov_jax.report.formatting import SIGMA
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
-from byov_jax.report.words import SIGMA
-from byov_jax.train import directory
-from byov_jax.train.directory import METRICS, POSTERIOR
+from byov_jax.training import run_directory
+from byov_jax.training.run_directory import METRICS, POSTERIOR
 
 ALWAYS = ("probe", "calibration")
 OF_FEATURED = ("shift", "pruning")
@@ -30,7 +30,7 @@ class Missing(NamedTuple):
     command: str = ""
 
 
-def missing(study: Study) -> list[Missing]:
+def missing(study: Comparison) -> list[Missing]:
     """All that is not there, run by run."""
     found = []
     if study.baseline is None:
@@ -56,12 +56,12 @@ def _training(run: Run) -> list[Missing]:
     return found
 
 
-def _parts(study: Study, run: Run, is_featured: bool) -> list[Missing]:
+def _parts(study: Comparison, run: Run, is_featured: bool) -> list[Missing]:
     expected = [*ALWAYS, *(OF_FEATURED if is_featured else ())]
     if run.bayesian and is_featured:
         expected += OF_POSTERIORS
     absent = [part for part in expected if not run.measured(part) or _lacks_arrays(run, part)]
-    command = f"python -m experiments.evaluate --run={shlex.quote(str(run.path))}"
+    command = f"python -m byov_jax.cli.evaluate --run={shlex.quote(str(run.path))}"
     found = []
     if absent:
         them = "it" if len(absent) == 1 else "them"
@@ -83,7 +83,7 @@ def _parts(study: Study, run: Run, is_featured: bool) -> list[Missing]:
             Missing(f"alignment of {run.name} with a supervised run", "to measure it:", f"{command} {given}")
         )
     if is_featured and "calibration" not in absent and chosen(run) is None:
-        kept = run.path / directory.ARRAYS / "calibration.json"
+        kept = run.path / run_directory.ARRAYS / "calibration.json"
         how = f"its evaluation is from before they were kept; remove {kept} and run"
         found.append(
             Missing(f"most and least certain images of {run.name}", how, f"{command} --only=calibration")
@@ -94,7 +94,7 @@ def _parts(study: Study, run: Run, is_featured: bool) -> list[Missing]:
 def _lacks_arrays(run: Run, part: str) -> bool:
     if part in ("probe", "pruning", "latent"):
         return False  # their figures are drawn from numbers
-    return not (run.path / directory.ARRAYS / f"{part}.npz").is_file()
+    return not (run.path / run_directory.ARRAYS / f"{part}.npz").is_file()
 
 
 def _differences(run: Run, baseline: Run | None) -> list[Missing]:
@@ -107,7 +107,7 @@ def _differences(run: Run, baseline: Run | None) -> list[Missing]:
         what = f"differences of {run.name} to {baseline.name}: {part}"
         if not baseline.measured(part):
             where = shlex.quote(str(baseline.path))
-            command = f"python -m experiments.evaluate --run={where} --only={part}"
+            command = f"python -m byov_jax.cli.evaluate --run={where} --only={part}"
             found.append(Missing(what, f"{baseline.name} lacks it:", command))
         elif not gains.comparable(run, baseline, part):
             found.append(Missing(what, "they were measured on other images or with another --seed"))

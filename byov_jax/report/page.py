@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from byov_jax.report import files, groups, missing, render, study, summary, tables, words
+from byov_jax.errors import RunError
+from byov_jax.files import write_text
+from byov_jax.report import comparison, files, formatting, groups, missing, render, summary, tables
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Card, Figure, Style
 from byov_jax.report.figures import FIGURES
 from byov_jax.report.render import Drawing
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
-from byov_jax.train import directory
-from byov_jax.train.directory import RunError
+from byov_jax.training import run_directory
 
 STYLE_SHEET = Path(__file__).with_name("page.css")
 Drawn = tuple[Figure, list[Drawing]]
@@ -40,18 +41,18 @@ def write(runs: Sequence[Path], out: Path, baseline: Path | None = None) -> Path
         raise RunError(f"{out} is a directory: name a file, {out / 'report.html'} for instance")
     if blocking := next((parent for parent in out.parents if parent.is_file()), None):
         raise RunError(f"{out} cannot be written: {blocking} is a file, not a directory")
-    found = study.read(runs, baseline)
+    found = comparison.read(runs, baseline)
     drawable = [figure for make in FIGURES if (figure := make(found))]
     figures = [(figure, render.drawings(figure)) for figure in drawable]
     folder = out.with_name(f"{out.stem}_figures")
     text = page(found, figures, folder.name)
     out.parent.mkdir(parents=True, exist_ok=True)
     _write_figures(found, figures, folder)
-    directory.write_text(out, text)
+    write_text(out, text)
     return out
 
 
-def page(found: Study, figures: Sequence[Drawn], folder: str) -> str:
+def page(found: Comparison, figures: Sequence[Drawn], folder: str) -> str:
     """The whole page; `folder` is where its figures lie as files, relative to it."""
     sections = [*_tables(found, folder), *(_figure(*drawn, folder) for drawn in figures)]
     sections += [*_missing(found), _made(found)]
@@ -74,15 +75,15 @@ def page(found: Study, figures: Sequence[Drawn], folder: str) -> str:
     )
 
 
-def _heading(found: Study) -> str:
-    methods = words.listing(list(dict.fromkeys(run.name.split(" · ")[0] for run in found.runs)))
-    sources = words.listing(
+def _heading(found: Comparison) -> str:
+    methods = formatting.listing(list(dict.fromkeys(run.name.split(" · ")[0] for run in found.runs)))
+    sources = formatting.listing(
         list(dict.fromkeys(Path(run.config["data"]["source"]).stem for run in found.runs))
     )
     return f"{methods} on {sources}"
 
 
-def _lead(found: Study) -> str:
+def _lead(found: Comparison) -> str:
     count = len(found.runs)
     said = [f"{count} run{'s' if count > 1 else ''}."]
     if found.baseline:
@@ -96,7 +97,7 @@ def _lead(found: Study) -> str:
     return " ".join(said)
 
 
-def _tables(found: Study, folder: str) -> Iterator[Section]:
+def _tables(found: Comparison, folder: str) -> Iterator[Section]:
     rows = summary.rows(found)
     if rows:
         table = tables.summary_table(rows)
@@ -186,7 +187,7 @@ def _files(folder: str, name: str, kinds: Sequence[str]) -> str:
     return f'<p class="files">{links}</p>'
 
 
-def _missing(found: Study) -> Iterator[Section]:
+def _missing(found: Comparison) -> Iterator[Section]:
     absent = missing.missing(found)
     if absent:
         items = "".join(
@@ -198,7 +199,7 @@ def _missing(found: Study) -> Iterator[Section]:
         yield "missing", "Not measured", "What this page could not show", f'<ul class="missing">{items}</ul>'
 
 
-def _made(found: Study) -> Section:
+def _made(found: Comparison) -> Section:
     runs = [*found.runs]
     if found.baseline and not any(run is found.baseline for run in runs):
         runs.append(found.baseline)
@@ -222,10 +223,10 @@ def _environment(run: Run) -> str:
         elif value:
             listed = dict.fromkeys(map(str, value)) if isinstance(value, list) else [value]
             said.append(f"{key} {', '.join(map(str, listed))}")
-    return "; ".join(said) or f"no {directory.ENVIRONMENT}"
+    return "; ".join(said) or f"no {run_directory.ENVIRONMENT}"
 
 
-def _write_figures(found: Study, figures: Sequence[Drawn], folder: Path) -> None:
+def _write_figures(found: Comparison, figures: Sequence[Drawn], folder: Path) -> None:
     """Figures and tables as files; those of an earlier report that this one has not are removed."""
     folder.mkdir(exist_ok=True)
     rows = summary.rows(found)

@@ -1,6 +1,6 @@
 """What the paper saw, as sentences for captions; whether a run agrees is for the caption to say."""
 
-from byov_jax.report.words import signed
+from byov_jax.report.formatting import signed
 
 THE_PAPER = "The paper (ViT-B/16, ImageNet)"
 COMPARED = ("byov", "byol")

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from byov_jax.train import directory
-from byov_jax.train.directory import RunError
+from byov_jax.errors import RunError
+from byov_jax.training import run_directory
 
 IDENTITY = ("model", "data", "seed")
 """The settings that all parts of one evaluation share."""
@@ -69,7 +69,7 @@ class Run:
 
     def arrays(self, part: str, *prefixes: str) -> dict[str, np.ndarray]:
         """The arrays of a part whose names start with one of `prefixes`, or all; empty if there are none."""
-        file = self.path / directory.ARRAYS / f"{part}.npz"
+        file = self.path / run_directory.ARRAYS / f"{part}.npz"
         if not file.is_file():
             return {}
         try:
@@ -98,15 +98,15 @@ class Run:
 
 def find(place: Path) -> list[Path]:
     """`place` if it is a run directory, otherwise all run directories one or two levels below it."""
-    if (place / directory.CONFIG).is_file():
+    if (place / run_directory.CONFIG).is_file():
         return [place]
     if not place.is_dir():
         raise RunError(f"{place} is not a directory")
-    found = [file.parent for depth in ("*", "*/*") for file in place.glob(f"{depth}/{directory.CONFIG}")]
+    found = [file.parent for depth in ("*", "*/*") for file in place.glob(f"{depth}/{run_directory.CONFIG}")]
     if not found:
         raise RunError(
             f"{place} is neither a run directory nor a folder of them: "
-            f"there is no {directory.CONFIG} in it or two levels below"
+            f"there is no {run_directory.CONFIG} in it or two levels below"
         )
     return sorted(found, key=lambda run: natural(str(run)))
 
@@ -123,17 +123,17 @@ def number(value: Any) -> float:
 
 def read(path: Path) -> Run:
     """Reads a run; a damaged file is a RunError, a missing one is not."""
-    evaluation = _object(path / directory.EVALUATION)
+    evaluation = _object(path / run_directory.EVALUATION)
     parts, settings = _parts(path, evaluation)
     return Run(
         path=path,
-        config=directory.read_config(path),
-        environment=_object(path / directory.ENVIRONMENT),
-        metrics=_lines(path / directory.METRICS),
-        posterior=_lines(path / directory.POSTERIOR),
+        config=run_directory.read_config(path),
+        environment=_object(path / run_directory.ENVIRONMENT),
+        metrics=_lines(path / run_directory.METRICS),
+        posterior=_lines(path / run_directory.POSTERIOR),
         parts=parts,
         settings=settings,
-        compared=_section(path / directory.EVALUATION, evaluation, "baseline"),
+        compared=_section(path / run_directory.EVALUATION, evaluation, "baseline"),
     )
 
 
@@ -143,11 +143,11 @@ def _parts(path: Path, evaluation: dict[str, Any]) -> tuple[dict[str, Any], dict
     A run that was measured as the baseline of another has only the latter, and where both are there, the
     latter are those that belong to the arrays.
     """
-    file = path / directory.EVALUATION
+    file = path / run_directory.EVALUATION
     parts = dict(_section(file, evaluation, "parts"))
     settings = dict(_section(file, evaluation, "settings"))
     identity = _identity(next(iter(settings.values()), None))
-    for kept in sorted((path / directory.ARRAYS).glob("*.json")):
+    for kept in sorted((path / run_directory.ARRAYS).glob("*.json")):
         found = _object(kept)
         numbers, chosen = (_section(kept, found, key) for key in ("numbers", "settings"))
         identity = identity or _identity(chosen)

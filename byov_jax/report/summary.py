@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from byov_jax.report import gains, paper, words
+from byov_jax.report import formatting, gains, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.gains import Interval
 from byov_jax.report.groups import BETTER
 from byov_jax.report.runs import Run, number
-from byov_jax.report.study import Study
 
 COLUMNS = {
     "top1": "top-1 (%)",
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     gains: dict[str, Interval]
 
 
-def rows(study: Study) -> list[Row]:
+def rows(study: Comparison) -> list[Row]:
     """The table, runs first."""
     found = []
     for run in study.runs:
@@ -134,7 +134,7 @@ def flat(found: Sequence[Row]) -> list[dict[str, Any]]:
     return table
 
 
-def title(study: Study, found: Sequence[Row]) -> str:
+def title(study: Comparison, found: Sequence[Row]) -> str:
     """What the table shows of the first run that the report is about."""
     run = next((run for run in study.contenders or study.featured if run.measured("calibration")), None)
     mine = {row.weights: row for row in found if run and row.name == run.name}
@@ -143,16 +143,16 @@ def title(study: Study, found: Sequence[Row]) -> str:
     parts = []
     for weights, row in mine.items():
         if weights != "teacher" and {"top1", "ece"} <= set(row.values):
-            accuracy, ece = (words.fixed(float(row.values[name].value)) for name in ("top1", "ece"))
+            accuracy, ece = (formatting.fixed(float(row.values[name].value)) for name in ("top1", "ece"))
             parts.append(f"{accuracy}% right, ECE {ece}% ({weights})")
     pixels = next(
         (row for row in found if row.name == REFERENCES["raw pixels"] and "top1" in row.values), None
     )
-    beside = f"; raw pixels {words.fixed(float(pixels.values['top1'].value))}%" if pixels else ""
+    beside = f"; raw pixels {formatting.fixed(float(pixels.values['top1'].value))}%" if pixels else ""
     return f"{run.name}: {'; '.join(parts)}{beside}"
 
 
-def caption(study: Study) -> list[str]:
+def caption(study: Comparison) -> list[str]:
     """How the numbers were computed, and what the paper saw."""
     said = [
         "Brackets are 95% intervals over resamples of the test images. Self-supervised features are "
@@ -170,7 +170,7 @@ def caption(study: Study) -> list[str]:
         if run.method == "byov" and numbers and "mc over mean" in numbers:
             with run.reading("part calibration of its evaluation"):
                 gain = Interval(*(number(numbers["mc over mean"]["top1"][key]) for key in Interval._fields))
-            value, ends = words.signed(gain.value), words.interval(gain.low, gain.high, 2)
+            value, ends = formatting.signed(gain.value), formatting.interval(gain.low, gain.high, 2)
             unlike = f": {paper.DISAGREES}" if gain.high < 0 else ""
             said.append(f"Here draws over mean weights give {run.name} {value} {ends} points top-1{unlike}.")
             break

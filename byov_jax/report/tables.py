@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from byov_jax.report import groups, paper, summary, words
+from byov_jax.report import formatting, groups, paper, summary
 from byov_jax.report.gains import Interval
 from byov_jax.report.groups import Estimate
 
@@ -34,10 +34,10 @@ def _value(row: summary.Row, column: str, is_best: bool) -> str:
         return "<td></td>"
     digits = 3 if column == "nll" else 1
     value, low, high = (float(end) for end in row.values[column])
-    text = words.fixed(value, digits) if math.isfinite(value) else "?"
+    text = formatting.fixed(value, digits) if math.isfinite(value) else "?"
     text = f"<b>{text}</b>" if is_best else text
     if math.isfinite(low):
-        text += f" <small>{words.interval(low, high, digits)}</small>"
+        text += f" <small>{formatting.interval(low, high, digits)}</small>"
     if column in row.gains:
         text += f"<br>{_gain(row.gains[column], digits=3 if column == 'nll' else 2)}"
     return f'<td class="number">{text}</td>'
@@ -45,7 +45,7 @@ def _value(row: summary.Row, column: str, is_best: bool) -> str:
 
 def _gain(gain: Interval, digits: int) -> str:
     value, low, high = (float(end) for end in gain)
-    text = f"{words.signed(value, digits)} <small>{words.interval(low, high, digits)}</small>"
+    text = f"{formatting.signed(value, digits)} <small>{formatting.interval(low, high, digits)}</small>"
     return f'<span class="{_verdict(low, high)}">{text}</span>'
 
 
@@ -93,19 +93,19 @@ def _pivot(rows: Sequence[groups.Row], metric: str, mode: str) -> str:
 
 def _estimate(row: groups.Row, metric: str, with_seeds: bool) -> str:
     found = row.metrics[metric]
-    text = f"{words.fixed(found.mean, 2)}{_half_width(found)}"
+    text = f"{formatting.fixed(found.mean, 2)}{_half_width(found)}"
     if with_seeds:
         text += f" <small>n = {found.seeds}</small>"
     gain = row.gains.get(metric)
     if gain is not None:
         width = math.inf if gain.half_width is None else gain.half_width
         verdict = _verdict(gain.mean - width, gain.mean + width)
-        text += f'<br><span class="{verdict}">{words.signed(gain.mean)}{_half_width(gain)}</span>'
+        text += f'<br><span class="{verdict}">{formatting.signed(gain.mean)}{_half_width(gain)}</span>'
     return text
 
 
 def _half_width(found: Estimate) -> str:
-    return "" if found.half_width is None else f" <small>± {words.fixed(found.half_width, 2)}</small>"
+    return "" if found.half_width is None else f" <small>± {formatting.fixed(found.half_width, 2)}</small>"
 
 
 def _scrolling(table: str) -> str:

@@ -31,12 +31,12 @@ def test_the_step_benchmark_writes_json(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("experiments.quickstart", "--steps=1"), "--steps=1 must be at least 2"),
-        (("experiments.quickstart", "--steps=many"), "invalid int value: 'many'"),
+        (("byov_jax.cli.quickstart", "--steps=1"), "--steps=1 must be at least 2"),
+        (("byov_jax.cli.quickstart", "--steps=many"), "invalid int value: 'many'"),
         (("benchmarks.step", "--case=huge"), "invalid choice: 'huge'"),
         (("benchmarks.step", "--repeats=0"), "--repeats=0 must be at least 1"),
         (("benchmarks.predictive", "--repeats=0"), "--repeats=0 must be at least 1"),
-        (("experiments.evaluate", "--run=nowhere"), "evaluate: nowhere is not a directory"),
+        (("byov_jax.cli.evaluate", "--run=nowhere"), "evaluate: nowhere is not a directory"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message):

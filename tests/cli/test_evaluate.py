@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from byov_jax import Batch
-from byov_jax.data.source import ARRAYS
+from byov_jax.checkpoints import checkpointer
+from byov_jax.cli import evaluate
+from byov_jax.data.registry import ARRAYS
+from byov_jax.evaluation.suite import PARTS
 from byov_jax.images import shifts
-from byov_jax.train import checkpoint, directory, recipe
-from experiments import evaluate
-from experiments.measure import PARTS
+from byov_jax.training import build, run_directory
 
 CLASSES = 3
 FAST = ("--draws=3", "--shift_draws=2", "--shift_images=12", "--std_draws=3")
@@ -41,7 +42,7 @@ def write_data(file):
 
 
 def write_run(run, method, data):
-    config = recipe.complete(
+    config = build.complete(
         {
             "method": method,
             "steps": 5,
@@ -59,10 +60,10 @@ def write_run(run, method, data):
             "predictor": {"widths": (8, 4)},
         }
     )
-    directory.create(run, config)
+    run_directory.create(run, config)
     batch = Batch(np.zeros((1, 28, 28, 1), np.uint8), np.zeros(1, np.int32))
-    state = recipe.method(config, recipe.network(config)).init(jax.random.key(1), batch)
-    checkpoint.save(run / directory.CHECKPOINTS, 0, state)
+    state = build.method(config, build.network(config)).init(jax.random.key(1), batch)
+    checkpointer.save(run / run_directory.CHECKPOINTS, 0, state)
 
 
 def run(*arguments):
@@ -78,7 +79,7 @@ def evaluated(folder):
 
 
 def read(run):
-    return json.loads((run / directory.EVALUATION).read_text())
+    return json.loads((run / run_directory.EVALUATION).read_text())
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.measure.calibration import EXAMPLES, examples
+from byov_jax.evaluation.suite.calibration import EXAMPLES, examples
 
 
 def image_of(count):

@@ -1,4 +1,4 @@
-"""experiments.imagenet: its variants, and how its processes find each other."""
+"""byov_jax.cli.imagenet: its variants, and how its processes find each other."""
 
 import argparse
 import json
@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.train import recipe, validate
-from experiments import choose, cluster, command, evaluate, grid, imagenet, report
-from experiments.configs import imagenet as configs
+from byov_jax.cli import command, config_flags, evaluate, grid, imagenet, report
+from byov_jax.distributed import cluster
+from byov_jax.recipes import imagenet as configs
+from byov_jax.training import build
+from byov_jax.training import config as validate
 
 FILE = Path(__file__).parents[2] / "experiments" / "configs" / "imagenet.py"
 
 
 def test_the_default_is_byov_on_vit_b16():
-    config = choose.choose(f"{FILE}:vit_b16")
-    assert config == choose.choose(str(FILE))
+    config = config_flags.load_config(f"{FILE}:vit_b16")
+    assert config == config_flags.load_config(str(FILE))
     assert (config["method"], config["prior"], config["where"]) == ("byov", "standard", "all")
     assert (config["beta_start"], config["beta_end"]) == (0.0, 0.3)
     assert config["encoder"]["size"] == "B/16"
@@ -34,7 +36,7 @@ def test_the_default_is_byov_on_vit_b16():
     [(100, 0.45, 1e-6, 0.99), (300, 0.3, 1e-6, 0.99), (1000, 0.2, 1.5e-6, 0.996)],
 )
 def test_the_published_presets_of_byol(epochs, rate, decay, tau):
-    config = choose.choose(f"{FILE}:resnet50-byol-{epochs}")
+    config = config_flags.load_config(f"{FILE}:resnet50-byol-{epochs}")
     optimizer = config["optimizer"]
     assert optimizer["name"] == "lars"
     assert optimizer["learning_rate"] == pytest.approx(16 * rate)
@@ -45,7 +47,7 @@ def test_the_published_presets_of_byol(epochs, rate, decay, tau):
 
 
 def test_a_smaller_batch_sees_the_same_images_with_scaled_rates():
-    config = choose.choose(f"{FILE}:vit_s16-byol-100-batch256")
+    config = config_flags.load_config(f"{FILE}:vit_s16-byol-100-batch256")
     assert config["steps"] == round(100 * 1_281_167 / 256)
     assert config["optimizer"]["learning_rate"] == pytest.approx(1.5e-4)
     assert config["optimizer"]["weight_decay"] == 0.1
@@ -71,7 +73,7 @@ def test_a_variant_that_does_not_exist(variant, message, capsys, tmp_path):
 
 def test_every_network_is_what_its_name_says():
     for name, width in (("vit_b16", 768), ("vit_s16", 384), ("vit_ti16", 192)):
-        network = recipe.network(choose.choose(f"{FILE}:{name}"))
+        network = build.network(config_flags.load_config(f"{FILE}:{name}"))
         assert (network.encoder.width, network.encoder.patch, network.encoder.depth) == (width, 16, 12)
         assert network.encoder.dtype == network.projector.dtype == "bfloat16"
 
@@ -105,10 +107,10 @@ def test_a_cluster_is_found_by_its_environment(environment, name, monkeypatch):
     joined = []
     monkeypatch.setattr(cluster.os, "environ", environment)
     monkeypatch.setattr(cluster.jax.distributed, "initialize", lambda **given: joined.append(given))
-    assert cluster.found() == name
+    assert cluster.detect() == name
     for distributed, expected in (("auto", name is not None), ("on", True), ("off", False)):
         joined.clear()
-        cluster.join(arguments(f"--distributed={distributed}"))
+        cluster.initialize(arguments(f"--distributed={distributed}"))
         assert bool(joined) == expected
 
 
@@ -137,7 +139,7 @@ def test_a_cluster_that_cannot_be_joined(monkeypatch):
 
     monkeypatch.setattr(cluster.jax.distributed, "initialize", initialize)
     with pytest.raises(cluster.RunError, match="give --coordinator=HOST:PORT"):
-        cluster.join(arguments("--distributed=on"))
+        cluster.initialize(arguments("--distributed=on"))
 
 
 def test_what_is_streamed_can_be_measured(tmp_path, one_device, capsys):

@@ -1,4 +1,4 @@
-"""experiments.plan as a user meets it: for this machine, for a TPU slice, and with wrong inputs."""
+"""byov_jax.cli.plan as a user meets it: for this machine, for a TPU slice, and with wrong inputs."""
 
 import importlib.util
 import json
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from byov_jax.cli import plan
 from byov_jax.planner import machine
-from experiments import plan
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "experiments" / "configs"
@@ -146,7 +146,7 @@ def test_help_names_every_flag(capsys):
 )
 def test_a_plan_for_a_tpu_slice(tiny, tmp_path):
     file = tmp_path / "plan.json"
-    command = [sys.executable, "-m", "experiments.plan", tiny, "--topology=v5e:2x2", f"--json={file}"]
+    command = [sys.executable, "-m", "byov_jax.cli.plan", tiny, "--topology=v5e:2x2", f"--json={file}"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     assert "v5e:2x2: 4 devices on 1 host, v5e" in result.stdout

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from data import photos
 
-from byov_jax.data import source, verify
-from experiments import prepare
+from byov_jax.cli import prepare
+from byov_jax.data import registry, verify
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,14 +40,14 @@ def test_it_says_what_it_wrote_and_how_to_check_it(folder, tmp_path, capsys):
     assert prepare.main([f"--source={folder}", f"--out={tmp_path / 'out'}", "--shard_size=5"]) == 0
     assert capsys.readouterr().out == (
         f"{tmp_path / 'out'}: 12 train and 5 test images in 4 files; "
-        f"python -m experiments.prepare --check={tmp_path / 'out'}\n"
+        f"python -m byov_jax.cli.prepare --check={tmp_path / 'out'}\n"
     )
 
 
 def test_tar_files_are_prepared_as_well(prepared, tmp_path):
     tars = photos.write_tars(tmp_path / "tars")
     assert prepare.main([f"--source={tars}", f"--out={tmp_path / 'other'}"]) == 0
-    one, other = source.open(str(prepared)).train, source.open(str(tmp_path / "other")).train
+    one, other = registry.open(str(prepared)).train, registry.open(str(tmp_path / "other")).train
     assert [one[i] for i in range(12)] == [other[i] for i in range(12)]
 
 
@@ -125,7 +125,7 @@ def test_many_problems_are_counted(tmp_path, capsys):
 
 def test_processes_find_what_one_finds(folder, monkeypatch):
     (folder / "train/n01440764/n01440764_1.JPEG").write_bytes(b"no image")
-    data = source.open(str(folder)).train
+    data = registry.open(str(folder)).train
     alone = list(verify.images(data, 3, processes=1))
     monkeypatch.setattr(verify, "_WORTH_A_PROCESS", 1)
     together = list(verify.images(data, 3, processes=2))
@@ -170,7 +170,7 @@ def test_killed_in_the_middle_it_goes_on(tmp_path):
         (tmp_path / "photos").mkdir(exist_ok=True)
         (tmp_path / "photos" / f"{i}.jpg").write_bytes(photo)
     arguments = [f"--source={tmp_path / 'photos'}", f"--out={tmp_path / 'out'}", "--shard_size=20"]
-    process = subprocess.Popen([sys.executable, "-m", "experiments.prepare", *arguments], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "byov_jax.cli.prepare", *arguments], cwd=ROOT)
     while len(list(tmp_path.glob("out/*.array_record.json"))) < 3 and process.poll() is None:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)

@@ -7,8 +7,8 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments import quickstart
-from experiments.configs import variant
+from byov_jax.cli import quickstart
+from byov_jax.recipes import variants
 
 CLASSES = 3
 
@@ -35,7 +35,7 @@ def tiny(data, monkeypatch):
         vit = {"name": "vit", "patch": 7, "width": 8, "depth": 1, "heads": 2, "positions": "sincos"}
         return ml_collections.ConfigDict(
             {
-                **variant.parse(name),
+                **variants.parse(name),
                 "steps": 4,
                 "batch_size": 16,
                 "data": {"source": str(data)},

@@ -14,14 +14,14 @@ import pytest
 import trainings
 from trainings import DATA, assert_same
 
-from byov_jax import monitor
-from byov_jax import run as runs
-from byov_jax.data import stream
+from byov_jax.checkpoints import checkpointer, store
+from byov_jax.cli import command, evaluate, progress, signals, train
+from byov_jax.data.loading import pipeline
 from byov_jax.data.records import Arrays
-from byov_jax.train import checkpoint, directory, shelf
-from experiments import command, display, evaluate, signals, train
-from experiments.measure import PARTS
-from experiments.measure.subject import Result
+from byov_jax.evaluation.suite import PARTS
+from byov_jax.evaluation.suite.subject import Result
+from byov_jax.training import monitor, run_directory
+from byov_jax.training import trainer as runs
 
 ROOT = Path(__file__).parents[2]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 138}
@@ -35,7 +35,7 @@ def programs():
 
 @pytest.fixture
 def quick(one_device, programs, monkeypatch):
-    monkeypatch.setattr(runs.parallel, "runner", programs)
+    monkeypatch.setattr(runs.build, "runner", programs)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def finished(config, programs, tmp_path_factory):
         devices = runs.jax.devices()[:1]
         patch.setattr(runs.jax, "devices", lambda: devices)
         patch.setattr(runs.jax, "device_count", lambda: 1)
-        patch.setattr(runs.parallel, "runner", programs)
+        patch.setattr(runs.build, "runner", programs)
         assert start(config, workdir) == 0
     return workdir
 
@@ -88,7 +88,7 @@ PHASES = {
     "compiling": (("step",), 1, 1),
     "training": (("step",), 3, 3),
     "a look at held-out images": ((monitor, "held_out"), 2, 3),
-    "saving": ((checkpoint.Writer, "save"), 1, 4),
+    "saving": ((checkpointer.CheckpointWriter, "save"), 1, 4),
 }
 """Where a signal comes, in which call of it, and the step that is saved."""
 
@@ -106,14 +106,14 @@ PHASES = {
 def test_a_training_is_saved_and_goes_on(number, phase, config, finished, programs, tmp_path, capsys):
     workdir, (place, at, step) = tmp_path / "run", PHASES[phase]
     with pytest.MonkeyPatch.context() as patch:
-        target = place if len(place) == 2 else (programs(directory.read_config(finished)), *place)
+        target = place if len(place) == 2 else (programs(run_directory.read_config(finished)), *place)
         strike(patch, *target, number, at=at)
         assert start(config, workdir) == CODES[number]
     shown = capsys.readouterr()
     assert "stopping after this step; Ctrl-C again stops at once" in shown.err
     last = shown.err.splitlines()[-1]
     assert last == f"train: {workdir}: saved at step {step} of 7; the same command goes on"
-    assert shelf.latest(workdir / directory.CHECKPOINTS) == step
+    assert store.latest_step(workdir / run_directory.CHECKPOINTS) == step
     assert start(config, workdir) == 0
     assert f"goes on after step {step}" in capsys.readouterr().out
     assert_same(workdir, finished)
@@ -123,12 +123,12 @@ def test_a_training_is_saved_and_goes_on(number, phase, config, finished, progra
 def test_a_second_signal_stops_at_once(config, finished, programs, tmp_path, capsys):
     workdir = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        runner = programs(directory.read_config(finished))
+        runner = programs(run_directory.read_config(finished))
         strike(patch, runner, "step", signal.SIGTERM, signal.SIGINT, at=6)
         assert start(config, workdir) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "train: stopped at once; the same command goes on from the last checkpoint"
-    assert shelf.latest(workdir / directory.CHECKPOINTS) == 4
+    assert store.latest_step(workdir / run_directory.CHECKPOINTS) == 4
     assert start(config, workdir) == 0
     assert_same(workdir, finished)
 
@@ -136,7 +136,7 @@ def test_a_second_signal_stops_at_once(config, finished, programs, tmp_path, cap
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("number", CODES)
 def test_before_a_training_there_is_nothing_to_save(number, config, tmp_path, monkeypatch, capsys):
-    strike(monkeypatch, train.named, "load", number)
+    strike(monkeypatch, train.load, "load", number)
     assert start(config, tmp_path / "run") == CODES[number]
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -145,7 +145,7 @@ def test_before_a_training_there_is_nothing_to_save(number, config, tmp_path, mo
 @pytest.mark.usefixtures("quick")
 def test_after_the_last_step_it_is_too_late(config, finished, programs, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        strike(patch, programs(directory.read_config(finished)), "step", signal.SIGTERM, at=STEPS)
+        strike(patch, programs(run_directory.read_config(finished)), "step", signal.SIGTERM, at=STEPS)
         assert start(config, tmp_path / "run") == 0
     assert_same(tmp_path / "run", finished)
 
@@ -160,12 +160,12 @@ def test_a_finished_part_of_an_evaluation_is_kept(finished, monkeypatch, capsys)
     assert (
         error.splitlines()[-1] == "evaluate: interrupted; finished parts are kept, run the same command again"
     )
-    assert not (finished / directory.EVALUATION).exists()
+    assert not (finished / run_directory.EVALUATION).exists()
     monkeypatch.setitem(PARTS, "layers", pytest.fail)  # it is not measured again
     monkeypatch.setitem(PARTS, "latent", lambda subject: Result({"there": 1}, {}))
     assert evaluate.main(arguments) == 0
     assert "layers is there already" in capsys.readouterr().out
-    assert set(json.loads((finished / directory.EVALUATION).read_text())["parts"]) == {"layers", "latent"}
+    assert set(json.loads((finished / run_directory.EVALUATION).read_text())["parts"]) == {"layers", "latent"}
 
 
 @pytest.mark.parametrize("number", CODES)
@@ -179,7 +179,7 @@ def test_handlers_are_put_back():
     with pytest.raises(signals.Interrupted), signals.at_once():
         signal.raise_signal(signal.SIGUSR1)
     assert [signal.getsignal(number) for number in CODES] == before
-    with display.training("byov", 0, 9) as listener:
+    with progress.training("byov", 0, 9) as listener:
         signal.raise_signal(signal.SIGINT)
         assert listener.stop() == signal.SIGINT
     assert [signal.getsignal(number) for number in CODES] == before
@@ -190,8 +190,8 @@ def test_workers_leave_signals_to_the_process_that_asked_for_the_data():
     pixels = np.random.default_rng(0).integers(0, 256, (32, 20, 20, 3), np.uint8)
     images = Arrays(pixels, np.zeros(32, np.int32), "noise")
     order = {"seed": 0, "batch_size": 8, "rows": np.arange(8), "first": 0, "steps": 40, "size": 8, "crops": 1}
-    expected = list(stream.batches(images, **order))
-    with stream.batches(images, workers=1, **order) as batches:
+    expected = list(pipeline.batches(images, **order))
+    with pipeline.batches(images, workers=1, **order) as batches:
         found = [next(batches)]
         (worker,) = multiprocessing.active_children()
         for number in CODES:
@@ -207,19 +207,21 @@ def test_a_process_that_compiles(config, tmp_path):
     workdir = tmp_path / "run"
     arguments = [f"--config={config}", f"--workdir={workdir}", "--config.steps=1000", "--config.save_every=0"]
     with subprocess.Popen(
-        [sys.executable, "-m", "experiments.train", *arguments],
+        [sys.executable, "-m", "byov_jax.cli.train", *arguments],
         cwd=ROOT,
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        while not (workdir / directory.METRICS).is_file():  # the line of step 0: the next thing is to compile
+        while not (
+            workdir / run_directory.METRICS
+        ).is_file():  # the line of step 0: the next thing is to compile
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         _, shown = process.communicate(timeout=120)
     assert process.returncode == 143, shown
-    reached = shelf.latest(workdir / directory.CHECKPOINTS)
+    reached = store.latest_step(workdir / run_directory.CHECKPOINTS)
     assert 1 <= reached < 1000
     assert f"saved at step {reached} of 1000; the same command goes on" in shown

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import train
-from experiments.configs import variant
+from byov_jax.cli import train
+from byov_jax.recipes import variants
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
-VARIANTS = (*variant.METHODS, *(f"byov-{name}" for name in (*variant.PRIORS[1:], *variant.WHERE[1:])))
+VARIANTS = (*variants.METHODS, *(f"byov-{name}" for name in (*variants.PRIORS[1:], *variants.WHERE[1:])))
 CASES = ("quickstart", "fashion_mnist", "cifar10", "folder", "imagenet")
 
 

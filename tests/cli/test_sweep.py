@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from byov_jax.checkpoints import checkpointer, store
+from byov_jax.cli import command, grid, sweep
+from byov_jax.methods.objectives import Batch
 from byov_jax.report import groups
-from byov_jax.train import checkpoint, directory, loop, recipe, shelf
-from byov_jax.train.objectives import Batch
-from experiments import command, grid, sweep
+from byov_jax.training import build, loop, run_directory
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -75,18 +76,18 @@ def swept(place):
         _, trained, foreign = sweep.prepare(sweep._arguments(arguments(place, "--seed=0,1,2")))
         pretend_trained(trained)
         foreign.folder.mkdir(parents=True)
-        (foreign.folder / directory.CONFIG).write_text('{"tau": 0.5}')
+        (foreign.folder / run_directory.CONFIG).write_text('{"tau": 0.5}')
         assert run(place, "--seed=0,1,2") == command.EXIT_FAILED
     return place / "sweep"
 
 
 def pretend_trained(job):
     """A run whose last checkpoint is its first state, with the traceback of an earlier attempt."""
-    directory.create(job.folder, job.config)
-    method = recipe.method(job.config, recipe.network(job.config))
+    run_directory.create(job.folder, job.config)
+    method = build.method(job.config, build.network(job.config))
     state = method.init(loop.keys(job.config["seed"]).init, Batch(job.data.train.image, job.data.train.label))
     steps = job.config["steps"]
-    checkpoint.save(job.folder / directory.CHECKPOINTS, steps, state._replace(step=jnp.asarray(steps)))
+    checkpointer.save(job.folder / run_directory.CHECKPOINTS, steps, state._replace(step=jnp.asarray(steps)))
     (job.folder / sweep.ERROR).write_text("Traceback: out of memory")
 
 
@@ -96,7 +97,7 @@ def table(workdir):
 
 
 def measured(workdir, seed, mode, name):
-    found = json.loads((workdir / f"{NAME}{seed}" / directory.EVALUATION).read_text())
+    found = json.loads((workdir / f"{NAME}{seed}" / run_directory.EVALUATION).read_text())
     return 100.0 * found["parts"]["calibration"][mode][name]["value"]
 
 
@@ -124,7 +125,7 @@ def test_a_failure_leaves_its_traceback_and_the_rest_goes_on(swept, place, capsy
     assert "holds another run" in error
     assert {file.name for file in (swept / f"{NAME}2").iterdir()} == {"config.json", sweep.ERROR}
     for seed in (0, 1):
-        assert shelf.latest(swept / f"{NAME}{seed}" / directory.CHECKPOINTS) == 2
+        assert store.latest_step(swept / f"{NAME}{seed}" / run_directory.CHECKPOINTS) == 2
         assert not (swept / f"{NAME}{seed}" / sweep.ERROR).exists()  # one of them had failed before
     assert run(place, "--seed=1,2") == command.EXIT_FAILED
     (line,) = capsys.readouterr().err.splitlines()
@@ -135,7 +136,7 @@ def test_a_failure_leaves_its_traceback_and_the_rest_goes_on(swept, place, capsy
 def test_what_is_done_is_not_done_again(swept, place, capsys, monkeypatch):
     monkeypatch.setattr(sweep.runs, "train", None)  # calling it would fail
     monkeypatch.setattr(sweep.Evaluation, "measure", None)
-    files = [swept / f"{NAME}{seed}" / directory.EVALUATION for seed in (0, 1)]
+    files = [swept / f"{NAME}{seed}" / run_directory.EVALUATION for seed in (0, 1)]
     before = [file.stat().st_mtime_ns for file in files]
     assert run(place, "--seed=0,1") == 0
     assert capsys.readouterr().out.count("done already") == 2

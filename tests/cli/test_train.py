@@ -1,4 +1,4 @@
-"""experiments.train as a user meets it: wrong inputs, the plan, interruption."""
+"""byov_jax.cli.train as a user meets it: wrong inputs, the plan, interruption."""
 
 import json
 import signal
@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.train import directory, shelf
-from experiments import train
+from byov_jax.checkpoints import store
+from byov_jax.cli import train
+from byov_jax.training import run_directory
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "experiments" / "configs"
@@ -112,7 +113,7 @@ def test_a_bad_folder_is_one_clear_line(file, content, tmp_path, capsys):
 def test_a_directory_of_another_run_is_left_alone(tmp_path, capsys):
     workdir = tmp_path / "run"
     config = train.prepare(train._arguments([QUICKSTART, "--dry_run", "--config.tau=0.5"]))[0]
-    directory.create(workdir, config)
+    run_directory.create(workdir, config)
     before = {file: file.read_bytes() for file in workdir.iterdir()}
     assert "holds another run: tau is 0.5 there, 0.97 here" in wrong([QUICKSTART], workdir, capsys)
     assert {file: file.read_bytes() for file in workdir.iterdir()} == before
@@ -148,20 +149,20 @@ def test_help_names_every_flag(capsys):
 @pytest.mark.slow
 def test_after_ctrl_c_the_same_command_ends_with_the_same_numbers(tiny, tmp_path):
     def command(workdir):
-        return [sys.executable, "-m", "experiments.train", f"--config={tiny}", f"--workdir={workdir}"]
+        return [sys.executable, "-m", "byov_jax.cli.train", f"--config={tiny}", f"--workdir={workdir}"]
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     subprocess.run(command(whole), cwd=ROOT, check=True, capture_output=True, timeout=300)
     with subprocess.Popen(
         command(stopped), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        metrics = stopped / directory.METRICS
+        metrics = stopped / run_directory.METRICS
         while not (metrics.is_file() and metrics.read_text().count("\n") > 2):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=120)
-    reached = shelf.latest(stopped / directory.CHECKPOINTS)
+    reached = store.latest_step(stopped / run_directory.CHECKPOINTS)
     assert reached is not None
     if process.returncode == 0:
         pytest.fail("the run was over before it could be interrupted: give it more steps")
@@ -173,5 +174,5 @@ def test_after_ctrl_c_the_same_command_ends_with_the_same_numbers(tiny, tmp_path
 
 
 def lines(run):
-    found = [json.loads(line) for line in (run / directory.METRICS).read_text().splitlines()]
+    found = [json.loads(line) for line in (run / run_directory.METRICS).read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("seconds", "images_per_second")} for line in found]

@@ -6,8 +6,9 @@ import re
 import pytest
 from data import photos
 
-from byov_jax.data import convert, shards, source
-from byov_jax.data.records import ImageError
+from byov_jax.data import convert, registry
+from byov_jax.data.sources import arrayrecord
+from byov_jax.errors import ImageError
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def place(tmp_path):
 
 
 def run(place, out, **options):
-    return convert.convert(source.open(place), out, place=place, **({"shard_size": 5} | options))
+    return convert.convert(registry.open(place), out, place=place, **({"shard_size": 5} | options))
 
 
 def contents(out):
@@ -39,7 +40,7 @@ def test_what_is_written(place, tmp_path):
     assert about["splits"]["test"]["label"] == [0, 0, 1, 2, 2]
     assert told[-1] == 17
     assert sorted(told) == told
-    found = source.open(str(out))
+    found = registry.open(str(out))
     assert found.description == "3 classes; test images from val/; prepared"
     assert found.train.name(6) == (
         f"{place}/train/n01443537/n01443537_3.JPEG in {out}/train-00001-of-00003.array_record"
@@ -70,8 +71,8 @@ def test_an_interrupted_one_is_not_usable_and_goes_on(place, tmp_path, count, mo
     out = tmp_path / "out"
     with pytest.raises(Stop):
         run(place, out, tell=stop_after(count))
-    with pytest.raises(ValueError, match=r"is not finished: run the same experiments.prepare command again"):
-        source.open(str(out))
+    with pytest.raises(ValueError, match=r"is not finished: run the same byov_jax.cli.prepare command again"):
+        registry.open(str(out))
     kept = {file.name.removesuffix(".json") for file in out.glob("*.array_record.json")}
     written = []
     write = convert._write
@@ -126,15 +127,18 @@ def test_a_folder_of_something_else_is_not_written_to(place, tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named(place, tmp_path):
-    data = source.open(place)
+    data = registry.open(place)
     (tmp_path / "photos/train/n01440764/n01440764_0.JPEG").unlink()
     with pytest.raises(ImageError, match=r"n01440764_0.JPEG cannot be read as an image \(No such file"):
         convert.convert(data, tmp_path / "out", place=place)
 
 
 def test_records_keep_bytes_labels_and_names():
-    for image in (shards.Named(b"\xff\xd8bytes", 7, "a/b.jpg"), shards.Named(b"", -1, "\udcff\n\N{SNOWMAN}")):
-        assert shards.unpack(shards.pack(image)) == image
+    for image in (
+        arrayrecord.Named(b"\xff\xd8bytes", 7, "a/b.jpg"),
+        arrayrecord.Named(b"", -1, "\udcff\n\N{SNOWMAN}"),
+    ):
+        assert arrayrecord.unpack(arrayrecord.pack(image)) == image
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_a_damaged_description_is_told_in_one_line(place, tmp_path, change, prob
     file = tmp_path / "out" / "dataset.json"
     file.write_text("" if change is None else json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(ValueError, match=f"^{re.escape(str(file))} {re.escape(problem)}$"):
-        source.open(str(tmp_path / "out"))
+        registry.open(str(tmp_path / "out"))
 
 
 def test_labels_that_do_not_fit_are_damage(place, tmp_path):
@@ -162,4 +166,4 @@ def test_labels_that_do_not_fit_are_damage(place, tmp_path):
     with pytest.raises(
         ValueError, match="its shards of test have another number of images than it has label"
     ):
-        source.open(str(tmp_path / "out"))
+        registry.open(str(tmp_path / "out"))

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from data import photos
 
-from byov_jax.data import convert, decoded, source
-from byov_jax.data.records import Arrays, ImageError, Names, Source
+from byov_jax.data import convert, registry
+from byov_jax.data.loading import lazy
+from byov_jax.data.records import Arrays, Names, Source
+from byov_jax.errors import ImageError
 
 
 def write(kind, tmp_path) -> str:
@@ -17,7 +19,7 @@ def write(kind, tmp_path) -> str:
     if kind == "tars":
         return str(photos.write_tars(tmp_path / "tars"))
     place = write("folder", tmp_path)
-    convert.convert(source.open(place), tmp_path / "prepared", place=place, shard_size=5)
+    convert.convert(registry.open(place), tmp_path / "prepared", place=place, shard_size=5)
     return str(tmp_path / "prepared")
 
 
@@ -27,7 +29,7 @@ def place(request, tmp_path):
 
 
 def test_all_kinds_give_the_same_records(place):
-    found = source.open(place)
+    found = registry.open(place)
     assert found.classes == photos.CLASSES
     for one, (split, files) in zip((found.train, found.test), photos.images().items(), strict=True):
         assert isinstance(one, Source)
@@ -36,19 +38,19 @@ def test_all_kinds_give_the_same_records(place):
             assert one[i] == (content, photos.CLASSES.index(name.split("/")[0]))
             assert name.split("/")[1] in one.name(i)
         expected = np.repeat(np.arange(3), photos.COUNTS[split])
-        np.testing.assert_array_equal(decoded.labels(one), expected)
-        assert decoded.labels(one).dtype == np.int32
+        np.testing.assert_array_equal(lazy.labels(one), expected)
+        assert lazy.labels(one).dtype == np.int32
 
 
 def test_a_source_can_be_pickled_before_and_after_it_was_read(place):
-    one = source.open(place).train
+    one = registry.open(place).train
     for other in (pickle.loads(pickle.dumps(one)), one[2] and pickle.loads(pickle.dumps(one))):
         assert [other[i] for i in range(len(one))] == [one[i] for i in range(len(one))]
         assert other.name(7) == one.name(7)
 
 
 def test_threads_may_read_at_the_same_time(place):
-    one = source.open(place).train
+    one = registry.open(place).train
     rows = np.random.default_rng(0).integers(0, len(one), 400).tolist()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(one.__getitem__, rows))
@@ -56,17 +58,17 @@ def test_threads_may_read_at_the_same_time(place):
 
 
 def test_a_whole_data_set_can_be_read_from_all_kinds(place):
-    data = source.load(place, resize=6)
+    data = registry.load(place, resize=6)
     assert data.train.image.shape == (12, 6, 6, 3)
     assert data.test.label.tolist() == [0, 0, 1, 2, 2]
 
 
 def test_arrays_in_memory():
-    found = source.open("fashion_mnist")
+    found = registry.open("fashion_mnist")
     assert isinstance(found.train, Arrays)
     assert (len(found.train), len(found.test), len(found.classes)) == (10_000, 2_000, 10)
     record = found.train[3]
-    np.testing.assert_array_equal(record.image, source.load("fashion_mnist").train.image[3])
+    np.testing.assert_array_equal(record.image, registry.load("fashion_mnist").train.image[3])
     assert record.label == found.train.label[3]
     assert found.test.name(3) == "image 3 of fashion_mnist"
 
@@ -74,18 +76,18 @@ def test_arrays_in_memory():
 def test_without_labels_they_are_minus_one(tmp_path):
     for i in range(4):
         (tmp_path / f"{i}.jpg").write_bytes(photos.encoded(np.zeros((4, 4, 3), np.uint8)))
-    found = source.open(str(tmp_path))
+    found = registry.open(str(tmp_path))
     assert found.classes == ()
     assert {one[0].label for one in (found.train, found.test)} == {-1}
-    assert set(decoded.labels(found.train)) == {-1}
+    assert set(lazy.labels(found.train)) == {-1}
 
 
 def test_what_disappears_is_an_error_when_it_is_read(tmp_path):
     place = write("folder", tmp_path)
-    found = source.open(place)
+    found = registry.open(place)
     next((tmp_path / "photos/train").rglob("*.JPEG")).unlink()
     with pytest.raises(ImageError, match="No such file or directory"):
-        decoded.Decoded(found.train, 4)[:]
+        lazy.LazyImages(found.train, 4)[:]
 
 
 def test_many_names_take_the_memory_of_their_letters():

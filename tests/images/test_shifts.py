@@ -8,7 +8,7 @@ import pytest
 import scipy.ndimage
 import scipy.stats
 
-from byov_jax.data import fashion_mnist
+from byov_jax.data.sources import fashion_mnist
 from byov_jax.images import ops, shifts
 
 KEY = jax.random.key(7)

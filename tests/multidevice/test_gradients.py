@@ -10,7 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import byov_jax as byov
 from byov_jax import images
-from byov_jax.train import layout, objectives
+from byov_jax.distributed import layout
+from byov_jax.methods import objectives
 
 pytestmark = pytest.mark.usefixtures("optimized")
 DEVICES = 8
@@ -59,7 +60,7 @@ def split(batch):
 def test_pmap_gives_the_gradients_of_one_device():
     start, expected, expected_info = one_device(tiny.byov_method(SGD, **CERTAIN))
     method = tiny.byov_method(
-        SGD, net=tiny.student(axis_name="batch"), layout=layout.over_axis("batch"), **CERTAIN
+        SGD, net=tiny.student(axis_name="batch"), layout=layout.pmapped("batch"), **CERTAIN
     )
     step = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))
     state, info = step(start, split(BATCH), KEY)
@@ -73,7 +74,7 @@ def test_pmap_gives_the_gradients_of_one_device():
 def test_every_device_of_a_pmap_draws_its_own_weights():
     fields = {"log_var": -3.0, "beta": 0.0}
     net = tiny.student(norm="layer")
-    method = tiny.byov_method(SGD, net=net, layout=layout.over_axis("batch"), **fields)
+    method = tiny.byov_method(SGD, net=net, layout=layout.pmapped("batch"), **fields)
     start = method.init(jax.random.key(0), BATCH)
     _, info = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))(start, split(BATCH), KEY)
 

@@ -10,8 +10,10 @@ import pytest
 import tiny
 
 import byov_jax as byov
-from byov_jax import networks
-from byov_jax.train import checkpoint, layout, loop, parallel
+from byov_jax import distributed, networks
+from byov_jax.checkpoints import checkpointer
+from byov_jax.distributed import layout
+from byov_jax.training import loop
 
 pytestmark = pytest.mark.usefixtures("optimized")
 SGD = optax.sgd(1.0)  # the update is the gradient
@@ -29,7 +31,7 @@ def method_of(axis_name=None, optimizer=SGD, **settings):
 def build(mode, devices=8, **settings):
     one_draw = settings.pop("one_draw", False)
     axis = "data" if mode == "pmap" else None
-    return parallel.build(
+    return distributed.build(
         method_of(axis, **settings),
         BATCH,
         mode=mode,
@@ -105,7 +107,7 @@ def test_the_state_is_divided_among_the_devices():
 def test_every_device_makes_only_its_own_part_of_the_noise():
     """In the compiled program the random bits of a [64, 512] kernel are made in parts of 1/8."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    where = layout.divided(mesh, smallest=1)
+    where = layout.sharded(mesh, smallest=1)
     q = byov.posterior.init({"kernel": jnp.zeros((64, 512))})
 
     def most_bits(draw, sharding):
@@ -115,7 +117,7 @@ def test_every_device_makes_only_its_own_part_of_the_noise():
 
     whole = most_bits(byov.posterior.sample, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
     part = most_bits(
-        lambda key, q: where.gather(byov.posterior.sample(key, q, place=where.share)),
+        lambda key, q: where.gather(byov.posterior.sample(key, q, place=where.shard)),
         layout.sharding(mesh, (64, 512), smallest=1),
     )
     assert whole == 64 * 512
@@ -127,8 +129,8 @@ def test_a_draw_is_the_same_however_it_is_divided():
     q = byov.posterior.init(params, log_var=0.0)
     expected = jax.jit(byov.posterior.sample)(KEYS.init, q)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    where = layout.divided(mesh, smallest=1)
-    draw = jax.jit(lambda key, q: where.gather(byov.posterior.sample(key, where.share(q), place=where.share)))
+    where = layout.sharded(mesh, smallest=1)
+    draw = jax.jit(lambda key, q: where.gather(byov.posterior.sample(key, where.shard(q), place=where.shard)))
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), jax.device_get(draw(KEYS.init, q)), expected
     )
@@ -142,21 +144,21 @@ def test_accumulation_over_a_divided_state(accumulate):
         net = tiny.student(tiny.vit(width=16, init_std=0.25), norm="layer")
         return tiny.byov_method(SGD, net=net, layout=where, log_var=-4.0, accumulate=accumulate)
 
-    start, expected, _ = one_step(parallel.build(method, BATCH, mode="plain"))
-    _, got, _ = one_step(parallel.build(method, BATCH, mode="sharded", smallest=1), start)
+    start, expected, _ = one_step(distributed.build(method, BATCH, mode="plain"))
+    _, got, _ = one_step(distributed.build(method, BATCH, mode="sharded", smallest=1), start)
     assert distance(got, expected, "posterior") < NOISE * distance(start, expected, "posterior")
 
 
 def test_a_state_goes_from_any_number_of_devices_to_any_other(tmp_path):
-    optimizer = byov.optimizer.adamw(1e-3)
+    optimizer = byov.optimizers.adamw(1e-3)
     modes = [("sharded", 8), ("plain", 1), ("pmap", 4), ("sharded", 2)]
     runner = build("sharded", 4, optimizer=optimizer)
     state = runner.state(runner.start(KEYS.init))
     first = jax.device_get(state)
     for step, (mode, devices) in enumerate(modes):
-        checkpoint.save(tmp_path, step, state)
+        checkpointer.save(tmp_path, step, state)
         runner = build(mode, devices, optimizer=optimizer)
-        restored = checkpoint.restore(tmp_path, step, runner.like())
+        restored = checkpointer.restore(tmp_path, step, runner.like())
         state = runner.state(runner.place(restored))
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), first)
 
@@ -173,7 +175,7 @@ def test_half_precision_keeps_parameters_and_statistics_in_full():
         tiny.vit(width=16, init_std=0.25, dtype=jnp.bfloat16),
         *(networks.MLP((8, 8), dtype=jnp.bfloat16) for _ in range(2)),
     )
-    runner = parallel.build(
+    runner = distributed.build(
         lambda where: tiny.byov_method(SGD, net=net, layout=where), BATCH, mode="sharded", smallest=1
     )
     _, state, info = one_step(runner)

@@ -10,7 +10,7 @@ import trainings
 from commands import train
 
 from byov_jax.model import load
-from byov_jax.train import directory
+from byov_jax.training import run_directory
 
 TIMES = ("seconds", "images_per_second")
 CONFIG = """
@@ -48,7 +48,7 @@ def config(tmp_path_factory):
 
 
 def metrics(run):
-    lines = [json.loads(line) for line in (run / directory.METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / run_directory.METRICS).read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
@@ -70,7 +70,7 @@ def test_two_processes_are_one(mode, config, tmp_path):
     compare(load(tmp_path / "one"), load(tmp_path / "two"))
 
     shutil.copytree(tmp_path / "two", tmp_path / "again")
-    shutil.rmtree(tmp_path / "again" / directory.CHECKPOINTS / "4")
+    shutil.rmtree(tmp_path / "again" / run_directory.CHECKPOINTS / "4")
     train(config, tmp_path / "again", how, processes=2, devices=2)
     assert metrics(tmp_path / "again") == two  # to the last bit
 

@@ -6,7 +6,7 @@ from byov_jax.planner import change, machine
 from byov_jax.planner.chips import Chip
 from byov_jax.planner.cost import Cost
 from byov_jax.planner.step import Step
-from byov_jax.train import recipe
+from byov_jax.training import build
 
 CHIP = Chip("imagined", flops=1e12, bandwidth=1e11, memory=1000, link=1e10)
 
@@ -21,7 +21,7 @@ def machine_of(count):
 
 def config(mode="pmap", remat=False, **fields):
     encoder = {"name": "vit", "size": "B/16", "remat": remat}
-    return recipe.complete({"batch_size": 64, "encoder": encoder, "parallel": {"mode": mode}, **fields})
+    return build.complete({"batch_size": 64, "encoder": encoder, "parallel": {"mode": mode}, **fields})
 
 
 def compiler(needs):

@@ -5,7 +5,7 @@ import pytest
 
 from byov_jax.planner import cost, hlo, machine, step, table
 from byov_jax.planner.chips import Chip
-from byov_jax.train import parallel, recipe
+from byov_jax.training import build as recipe
 
 CHIP = Chip("imagined", flops=1e12, bandwidth=1e11, memory=2**40, link=1e10)
 VIT = {
@@ -45,7 +45,7 @@ def by_hand(images, *, width, depth, patches, remat, classes, hidden=4096, outpu
 @pytest.mark.slow
 def test_operations_of_vit_b16_agree_with_a_count_by_hand():
     encoder = {"name": "vit", "size": "B/16", "scan": True, "remat": True}
-    runner = parallel.runner(config(encoder=encoder), devices=jax.devices()[:1])
+    runner = recipe.runner(config(encoder=encoder), devices=jax.devices()[:1])
     compiled = runner.step.lower(*runner.abstract()).compile()
     program = hlo.parse(compiled.as_text())
     found = cost.count(program, devices=1)
@@ -106,14 +106,14 @@ def test_a_step_that_cannot_be_compiled_for_want_of_memory_does_not_fit(monkeypa
         def compile(self):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: (3.0M) exceeds available HBM (1.0M)")
 
-    build = step.parallel.runner
+    build = step.build.runner
 
     def runner(*arguments, **settings):
         built = build(*arguments, **settings)
         built.step = Lowered()
         return built
 
-    monkeypatch.setattr(step.parallel, "runner", runner)
+    monkeypatch.setattr(step.build, "runner", runner)
     small = {"name": "vit", "patch": 112, "width": 8, "depth": 1, "heads": 2}
     found = step.compile_step(config("byov", encoder=small), imagined())
     assert (found.fits, found.memory, found.cost, found.roofline, found.hours) == (

@@ -1,11 +1,12 @@
-"""Run directories with made-up numbers, of the form that training and `experiments.evaluate` write."""
+"""Run directories with made-up numbers, of the form that training and `byov_jax.cli.evaluate` write."""
 
 import json
 
 import numpy as np
 
+from byov_jax import files
 from byov_jax.report.gains import SEVERITIES, SHIFTS
-from byov_jax.train import directory, recipe
+from byov_jax.training import build, run_directory
 
 CLASSES = ("cat", "dog", "<b>owl</b>")
 IMAGES, RESAMPLES = 60, 40
@@ -23,10 +24,10 @@ SIZES = {"top1": 0.8, "top5": 0.98, "nll": 0.6, "resolution": 0.5}
 
 def write_run(run, method="byov", *, parts=None, curves=True, **config):
     """A whole run directory; `parts` are those that were measured, all if None."""
-    config = recipe.complete({"method": method, "steps": 20, "data": {"classes": len(CLASSES)}} | config)
+    config = build.complete({"method": method, "steps": 20, "data": {"classes": len(CLASSES)}} | config)
     run.mkdir(parents=True)
-    directory.write_json(run / directory.CONFIG, config)
-    directory.write_json(run / directory.ENVIRONMENT, {"packages": {"jax": "0.10.2"}, "devices": ["cpu:cpu"]})
+    files.write_json(run / run_directory.CONFIG, config)
+    files.write_json(run / run_directory.ENVIRONMENT, {"packages": {"jax": "0.10.2"}, "devices": ["cpu:cpu"]})
     rng = np.random.default_rng([config["seed"], *map(ord, method), int(10 * config["beta_end"])])
     bayesian = method in ("byov", "supervised_bbb")
     if curves:
@@ -44,12 +45,12 @@ def write_lines(file, lines):
 
 def write_evaluation(run, measured):
     """Numbers to evaluation.json, arrays to evaluation/PART.npz."""
-    (run / directory.ARRAYS).mkdir()
+    (run / run_directory.ARRAYS).mkdir()
     for part, (_, arrays) in measured.items():
-        directory.write_arrays(run / directory.ARRAYS / f"{part}.npz", arrays)
+        files.write_npz(run / run_directory.ARRAYS / f"{part}.npz", arrays)
     settings = {"model": run.name, "data": "0123", "seed": 0}
-    directory.write_json(
-        run / directory.EVALUATION,
+    files.write_json(
+        run / run_directory.EVALUATION,
         {
             "parts": {part: numbers for part, (numbers, _) in measured.items()},
             "settings": dict.fromkeys(measured, settings),

@@ -1,4 +1,4 @@
-"""Gains over a baseline: as `byov_jax.evaluate` computes them, and only where they may be computed."""
+"""Gains over a baseline: as `byov_jax.evaluation` computes them, and only where they may be computed."""
 
 import dataclasses
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from report.synthetic import write_run
 
-from byov_jax.evaluate import comparison
+from byov_jax.errors import RunError
+from byov_jax.evaluation import comparison
 from byov_jax.images import shifts
 from byov_jax.report import gains, groups, runs
-from byov_jax.train.directory import RunError
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from report.synthetic import write_run
 
-from byov_jax import report
-from byov_jax.report import missing, page, study
+from byov_jax import files, report
+from byov_jax.errors import RunError
+from byov_jax.report import comparison, missing, page
 from byov_jax.report.figures import FIGURES
-from byov_jax.train.directory import RunError
 
 SECTIONS = ["summary", *(figure.__name__ for figure in FIGURES), "made"]
 NASTY = '<script>alert(1)</script> & "$x_1$" \''
@@ -129,7 +129,7 @@ def test_text_of_files_is_never_markup(tmp_path):
 def test_what_is_missing_is_listed_with_its_command(tmp_path):
     run = write_run(tmp_path / "my run", parts=["probe", "calibration", "shift"], curves=False)
     text = Elements(report.write([run], tmp_path / "page.html").read_text()).text
-    evaluate = f"python -m experiments.evaluate --run='{run}'"
+    evaluate = f"python -m byov_jax.cli.evaluate --run='{run}'"
     assert "Not measured: pruning, convergence, latent of BYOV" in text
     assert f"{evaluate} --only=pruning,convergence,latent" in text
     assert f"{evaluate} --supervised=RUN --only=alignment" in text
@@ -138,14 +138,14 @@ def test_what_is_missing_is_listed_with_its_command(tmp_path):
 
 
 def test_nothing_is_listed_where_nothing_is_missing(root):
-    assert missing.missing(study.read([root])) == []
+    assert missing.missing(comparison.read([root])) == []
 
 
 def test_an_evaluation_from_before_images_were_kept_lists_them(tmp_path):
     run = write_run(tmp_path / "byol", "byol")
-    kept = study.read([run]).runs[0].arrays("calibration", "mean/", "mc/", "label")
-    page.directory.write_arrays(run / "evaluation/calibration.npz", kept)
-    (entry,) = missing.missing(study.read([run]))
+    kept = comparison.read([run]).runs[0].arrays("calibration", "mean/", "mc/", "label")
+    files.write_npz(run / "evaluation/calibration.npz", kept)
+    (entry,) = missing.missing(comparison.read([run]))
     assert entry.what == "most and least certain images of BYOL"
     assert entry.how.endswith(f"remove {run}/evaluation/calibration.json and run")
     assert entry.command.endswith("--only=calibration")
@@ -156,7 +156,7 @@ def test_a_baseline_on_other_data_is_said_to_be(tmp_path):
     other = write_run(tmp_path / "byol", "byol")
     file = other / "evaluation.json"
     file.write_text(file.read_text().replace('"data": "0123"', '"data": "4567"'))
-    listed = [entry.what for entry in missing.missing(study.read([tmp_path]))]
+    listed = [entry.what for entry in missing.missing(comparison.read([tmp_path]))]
     assert listed == [f"differences of BYOV to BYOL: {part}" for part in ("calibration", "shift")]
 
 
@@ -164,20 +164,20 @@ def test_a_sweep_has_its_table(tmp_path):
     for seed in (0, 1):
         for method in ("byov", "byol"):
             write_run(tmp_path / f"{method}_{seed}", method, seed=seed, parts=["calibration"], curves=False)
-    found = study.read([tmp_path])
+    found = comparison.read([tmp_path])
     text = page.page(found, [], "figures")
     assert '<section id="sweep">' in text
     assert "Mean over 2 seeds" in text
-    assert '<section id="sweep">' not in page.page(study.read([tmp_path / "byov_0"]), [], "figures")
+    assert '<section id="sweep">' not in page.page(comparison.read([tmp_path / "byov_0"]), [], "figures")
 
 
 def test_the_baseline_may_be_any_run(tmp_path, root):
     shutil.copytree(root / "byol", tmp_path / "first")
-    found = study.read([root / "byov", root / "byol"], tmp_path / "first")
+    found = comparison.read([root / "byov", root / "byol"], tmp_path / "first")
     assert found.baseline.path == tmp_path / "first"
     assert len(found.runs) == 2
-    assert study.read([root / "byov", root / "byol"]).baseline.path == root / "byol"
-    assert study.read([root / "byov"]).baseline is None
+    assert comparison.read([root / "byov", root / "byol"]).baseline.path == root / "byol"
+    assert comparison.read([root / "byov"]).baseline is None
 
 
 def test_an_earlier_report_leaves_no_stale_figures(tmp_path):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from report.synthetic import write_lines, write_run
 
+from byov_jax.errors import RunError
 from byov_jax.report import runs
-from byov_jax.train import directory
-from byov_jax.train.directory import RunError
+from byov_jax.training import run_directory
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def run(tmp_path):
 
 def test_a_run_comes_back_as_it_was_written(run):
     found = runs.read(run)
-    assert found.config == directory.read_config(run)
+    assert found.config == run_directory.read_config(run)
     assert [line["step"] for line in found.metrics] == list(range(1, 21))
     assert found.measured("pruning")["images"] == 60
     assert found.arrays("calibration", "mc/probs")["mc/probs"].shape == (60, 3)
@@ -31,7 +31,7 @@ def test_a_run_comes_back_as_it_was_written(run):
 
 
 def test_what_is_not_there_is_empty(tmp_path):
-    (tmp_path / directory.CONFIG).write_text("{}")
+    (tmp_path / run_directory.CONFIG).write_text("{}")
     found = runs.read(tmp_path)
     assert found.metrics == found.posterior == ()
     assert found.parts == found.settings == found.compared == found.environment == {}
@@ -46,16 +46,16 @@ def test_a_part_that_states_a_reason_was_not_measured(tmp_path):
 
 
 def test_a_run_measured_as_a_baseline_has_its_parts_beside_the_arrays(run):
-    evaluation = json.loads((run / directory.EVALUATION).read_text())
-    (run / directory.EVALUATION).unlink()
+    evaluation = json.loads((run / run_directory.EVALUATION).read_text())
+    (run / run_directory.EVALUATION).unlink()
     kept = {"settings": evaluation["settings"]["shift"], "numbers": evaluation["parts"]["shift"]}
-    (run / directory.ARRAYS / "shift.json").write_text(json.dumps(kept))
+    (run / run_directory.ARRAYS / "shift.json").write_text(json.dumps(kept))
     assert runs.read(run).parts == {"shift": evaluation["parts"]["shift"]}
 
 
 def test_numbers_beside_the_arrays_win_unless_they_are_of_other_data(run):
     settings = runs.read(run).settings["pruning"]
-    file = run / directory.ARRAYS / "pruning.json"
+    file = run / run_directory.ARRAYS / "pruning.json"
     file.write_text(json.dumps({"settings": settings, "numbers": {"images": 7}}))
     assert runs.read(run).parts["pruning"] == {"images": 7}
     file.write_text(json.dumps({"settings": settings | {"data": "other"}, "numbers": {"images": 7}}))
@@ -63,7 +63,7 @@ def test_numbers_beside_the_arrays_win_unless_they_are_of_other_data(run):
 
 
 def test_an_unfinished_last_line_is_left_out_and_a_damaged_one_is_not(run):
-    file = run / directory.METRICS
+    file = run / run_directory.METRICS
     whole = file.read_text()
     file.write_text(whole + '{"step": 21, "lo')
     assert len(runs.read(run).metrics) == 20
@@ -111,7 +111,7 @@ def test_arrays_are_never_unpickled(run):
 def test_a_folder_stands_for_the_runs_in_it(tmp_path):
     for place in ("seed_10", "seed_9", "deep/er", "too/deep/by/far"):
         (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / directory.CONFIG).write_text("{}")
+        (tmp_path / place / run_directory.CONFIG).write_text("{}")
     found = [str(path.relative_to(tmp_path)) for path in runs.find(tmp_path)]
     assert found == ["deep/er", "seed_9", "seed_10"]
     assert runs.find(tmp_path / "seed_9") == [tmp_path / "seed_9"]
@@ -125,7 +125,7 @@ def test_what_is_no_run_and_has_none_is_refused(tmp_path):
 
 
 def test_wrong_types_inside_a_file_name_the_run(run):
-    write_lines(run / directory.METRICS, [{"step": 1, "epoch": 1, "loss": "low"}])
+    write_lines(run / run_directory.METRICS, [{"step": 1, "epoch": 1, "loss": "low"}])
     found = runs.read(run)
     with pytest.raises(RunError, match=r"byov: metrics is not as a run has it"), found.reading("metrics"):
         float(found.metrics[0]["loss"])

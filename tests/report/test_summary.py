@@ -5,7 +5,7 @@ import math
 import pytest
 from report.synthetic import write_run
 
-from byov_jax.report import gains, study, summary, tables
+from byov_jax.report import comparison, gains, summary, tables
 from byov_jax.report.gains import Interval
 
 
@@ -14,7 +14,7 @@ def found(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     for method in ("byov", "byol", "supervised_bbb"):
         write_run(root / method, method, curves=False)
-    return study.read([root])
+    return comparison.read([root])
 
 
 def row(name, value, width):
@@ -62,6 +62,6 @@ def test_the_best_is_marked_only_if_its_interval_overlaps_no_other():
 
 def test_a_missing_part_leaves_its_columns_empty(tmp_path):
     write_run(tmp_path / "byov", curves=False, parts=["probe"])
-    rows = summary.rows(study.read([tmp_path]))
+    rows = summary.rows(comparison.read([tmp_path]))
     assert {column for row in rows for column in row.values} == {"top1", "knn"}
     assert "ECE" not in tables.summary_table(rows)

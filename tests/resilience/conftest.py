@@ -8,7 +8,7 @@ import pytest
 import spoilt
 import trainings
 
-from byov_jax import run as runs
+from byov_jax.training import trainer as runs
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def programs():
 @pytest.fixture
 def quick(one_device, programs, monkeypatch):
     """Trains on one device, by programs that an earlier training has built."""
-    monkeypatch.setattr(runs.parallel, "runner", programs)
+    monkeypatch.setattr(runs.build, "runner", programs)
 
 
 @pytest.fixture(scope="session")

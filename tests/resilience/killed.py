@@ -20,9 +20,10 @@ from pathlib import Path
 import jax
 from trainings import DATA, prepared
 
-from byov_jax import monitor
-from byov_jax import run as runs
-from byov_jax.train import checkpoint, directory, journal, manifest, shelf
+from byov_jax import files
+from byov_jax.checkpoints import checkpointer, integrity, store
+from byov_jax.training import callbacks, monitor, run_directory
+from byov_jax.training import trainer as runs
 
 SAVE_EVERY = 4
 CHANGES = {
@@ -73,33 +74,33 @@ class Life:
             file.open("ab").write(text[: len(text) // 2])
             die()
 
-        journal.append = half
+        files.append = half
 
     def while_orbax_writes(self):
-        checkpoint.Writer._finish = die
+        checkpointer.CheckpointWriter._finish = die
 
     def before_the_manifest(self):
-        manifest.write = die
+        integrity.write = die
 
     def inside_the_manifest(self):
         def half(file, text):
             file.with_name(f".{file.name}.1").write_text(text[:99])
             die()
 
-        manifest.write_text = half
+        integrity.write_text = half
 
     def before_the_name(self):
-        manifest.write = functools.partial(after, manifest.write)
+        integrity.write = functools.partial(after, integrity.write)
 
     def before_old_ones_go(self):
-        shelf.retire = die
+        store.apply_retention = die
 
     def while_old_ones_go(self):
         def part(folder, **options):
             next(file for file in sorted(Path(folder).rglob("*")) if file.is_file()).unlink()
             die()
 
-        shelf.shutil.rmtree = part
+        store.shutil.rmtree = part
 
 
 KINDS = [name for name, value in vars(Life).items() if callable(value) and name not in vars(object)]
@@ -113,9 +114,9 @@ def after(work, *arguments):
 
 def live(workdir, life):
     """A process that trains until it dies, or to the end."""
-    listener = runs.Listener(step=life.reach, warning=life.complain)
+    listener = callbacks.Callbacks(step=life.reach, warning=life.complain)
     # Not `prepared`, which looks at the network: all of them but the first find the config.
-    config = directory.read_config(workdir) if workdir.exists() else prepared(**CHANGES)
+    config = run_directory.read_config(workdir) if workdir.exists() else prepared(**CHANGES)
     assert runs.train(config, DATA, workdir, listener) == (CHANGES["steps"], 0)
 
 
@@ -144,9 +145,9 @@ def main(place, instants):
             code = child(functools.partial(live, place / name, life))
             file.seek(0)
             steps = [int(line) for line in file.read().split()]
-        folder = place / name / directory.CHECKPOINTS
+        folder = place / name / run_directory.CHECKPOINTS
         told = {"run": name, "kind": kind, "code": code, "first": min(steps, default=None)}
-        told |= {"reached": max(steps, default=None), "saved": shelf.latest(folder)}
+        told |= {"reached": max(steps, default=None), "saved": store.latest_step(folder)}
         told["left"] = sorted(entry.name for entry in folder.glob("*.*"))
         print(json.dumps(told), flush=True)
 

@@ -3,17 +3,17 @@
     python struck.py PHASE ARGUMENTS
 
 PHASE is one of `PHASES`, or "nothing" for the other processes of the run; ARGUMENTS are those of
-experiments.imagenet.
+byov_jax.cli.imagenet.
 """
 
 import functools
 import signal
 import sys
 
-from byov_jax import monitor
-from byov_jax import run as runs
-from byov_jax.train import checkpoint
-from experiments import imagenet
+from byov_jax.checkpoints import checkpointer
+from byov_jax.cli import imagenet
+from byov_jax.training import monitor
+from byov_jax.training import trainer as runs
 
 
 def struck(work, at=1):
@@ -46,7 +46,7 @@ def looking():
 
 
 def saving():
-    checkpoint.Writer.save = struck(checkpoint.Writer.save)
+    checkpointer.CheckpointWriter.save = struck(checkpointer.CheckpointWriter.save)
 
 
 PHASES = {

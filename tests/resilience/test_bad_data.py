@@ -8,12 +8,12 @@ import pytest
 import trainings
 from trainings import assert_same, lines, stopping
 
-from byov_jax import run as runs
-from byov_jax.data import named
+from byov_jax.cli import train
+from byov_jax.data import load as named
+from byov_jax.errors import RunError
 from byov_jax.model import load
-from byov_jax.train import directory
-from byov_jax.train.directory import RunError
-from experiments import train
+from byov_jax.training import callbacks, run_directory
+from byov_jax.training import trainer as runs
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -40,7 +40,7 @@ def whole(quick, finished, photos):
     """An uninterrupted run, trained once, and what it warned of."""
     workdir, said = finished
     if not workdir.exists():
-        assert runs.train(*prepared(photos), workdir, runs.Listener(warning=said.append)) == (STEPS, 0)
+        assert runs.train(*prepared(photos), workdir, callbacks.Callbacks(warning=said.append)) == (STEPS, 0)
     return finished
 
 
@@ -51,11 +51,11 @@ def finished(tmp_path_factory):
 
 def test_every_bad_image_is_listed_and_told_once(whole, photos):
     workdir, said = whole
-    listed = [line.split("\t") for line in (workdir / directory.BAD_IMAGES).read_text().splitlines()]
+    listed = [line.split("\t") for line in (workdir / run_directory.BAD_IMAGES).read_text().splitlines()]
     assert sorted(name for name, _ in listed) == sorted(str(photos / name) for name in BAD)
     for name, reason in listed:
         assert f"{name} cannot be read as an image ({reason}): it is replaced" in said
-    assert said[-1] == f"3 images could not be read: see {workdir / directory.BAD_IMAGES}"
+    assert said[-1] == f"3 images could not be read: see {workdir / run_directory.BAD_IMAGES}"
     assert len(said) == 4
     assert all(np.isfinite(line["loss"]) for line in lines(workdir)[1:])
 
@@ -69,10 +69,10 @@ def test_workers_change_nothing(whole, photos, tmp_path):
 def test_an_interruption_changes_nothing(whole, photos, tmp_path):
     workdir, said = tmp_path / "run", []
     runs.train(*prepared(photos), workdir, stopping(4, warning=said.append))
-    runs.train(*prepared(photos), workdir, runs.Listener(warning=said.append))
+    runs.train(*prepared(photos), workdir, callbacks.Callbacks(warning=said.append))
     assert_same(workdir, whole[0])
-    expected = (whole[0] / directory.BAD_IMAGES).read_text().splitlines()
-    assert sorted((workdir / directory.BAD_IMAGES).read_text().splitlines()) == sorted(expected)
+    expected = (whole[0] / run_directory.BAD_IMAGES).read_text().splitlines()
+    assert sorted((workdir / run_directory.BAD_IMAGES).read_text().splitlines()) == sorted(expected)
     assert sum("it is replaced" in text for text in said) == 3
 
 
@@ -83,7 +83,7 @@ def test_a_run_goes_on_where_its_data_have_moved_to(whole, photos, tmp_path):
     config, data = prepared(moved)
     assert runs.train(config, data, workdir) == (STEPS, 0)
     assert_same(workdir, whole[0])
-    assert directory.read_config(workdir)["data"]["source"] == str(moved)  # evaluate looks there
+    assert run_directory.read_config(workdir)["data"]["source"] == str(moved)  # evaluate looks there
 
     (moved / "train/a/0.jpg").unlink()
     with pytest.raises(
@@ -94,10 +94,10 @@ def test_a_run_goes_on_where_its_data_have_moved_to(whole, photos, tmp_path):
 
 def test_a_run_from_before_there_were_digests_loads_and_goes_on(whole, photos, tmp_path):
     workdir = shutil.copytree(whole[0], tmp_path / "run")
-    config = json.loads((workdir / directory.CONFIG).read_text())
+    config = json.loads((workdir / run_directory.CONFIG).read_text())
     for name in ("digest", "on_error"):
         del config["data"][name]
-    (workdir / directory.CONFIG).write_text(json.dumps(config))
+    (workdir / run_directory.CONFIG).write_text(json.dumps(config))
     assert load(workdir).step == STEPS
     assert runs.train(*prepared(photos), workdir) == (STEPS, 0)
     assert_same(workdir, whole[0])
@@ -136,7 +136,7 @@ def test_a_change_of_the_folder_is_noticed(photos, tmp_path):
         if number == 2:
             (place / "train/a/5.jpg").unlink()
 
-    listener = runs.Listener(step=step, warning=said.append)
+    listener = callbacks.Callbacks(step=step, warning=said.append)
     assert runs.train(config, data, tmp_path / "run", listener) == (STEPS, 0)
     assert sum(text.startswith(f"{place}/train/a has changed since the run began") for text in said) == 1
     assert any(text.startswith(f"{place}/train/a/5.jpg cannot be read") for text in said)

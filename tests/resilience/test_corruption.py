@@ -9,9 +9,10 @@ from spoilt import LIKE, STEPS, assert_is, assert_survived, contents, flip, resu
 from trainings import DATA, assert_same, prepared, stopping
 
 import byov_jax
-from byov_jax import run as runs
-from byov_jax.train import checkpoint, directory, manifest, shelf
-from byov_jax.train.directory import RunError
+from byov_jax.checkpoints import checkpointer, integrity, store
+from byov_jax.errors import RunError
+from byov_jax.training import callbacks, run_directory
+from byov_jax.training import trainer as runs
 
 
 def kinds(step):
@@ -63,7 +64,7 @@ def test_a_file_that_is_not_what_it_was(folder, tmp_path, spoil, message):
         found, warnings = resume(copy)
         assert_is(found, 6)
         (text,) = warnings
-        if name != manifest.FILE:
+        if name != integrity.FILE:
             assert name in text
             assert message in text
         else:
@@ -94,12 +95,12 @@ def test_what_lies_beside_the_steps_is_left_alone(folder):
     (folder / "٣").mkdir()  # a decimal as well, for Python
     (folder / "15.orbax-checkpoint-tmp").mkdir()
     names = sorted(entry.name for entry in folder.iterdir())
-    shelf.clean(folder)
+    store.remove_leftovers(folder)
     found, warnings = resume(folder)
     assert_is(found, 9)
     assert warnings == []
     assert sorted(entry.name for entry in folder.iterdir()) == names
-    checkpoint.save(folder, 12, state(12))
+    checkpointer.save(folder, 12, state(12))
     assert_is(resume(folder)[0], 12)
     assert (folder / "set_aside" / "12").read_text() == "a file with the name of a step"
 
@@ -110,7 +111,7 @@ def test_what_a_killed_process_left_is_cleared_away(folder):
     found, warnings = resume(folder)
     assert_is(found, 9)
     assert warnings == []
-    shelf.clean(folder)
+    store.remove_leftovers(folder)
     assert sorted(entry.name for entry in folder.iterdir()) == ["3", "6", "9"]
 
 
@@ -152,7 +153,7 @@ def test_two_bad_ones_go_aside_and_so_does_a_second_of_the_same_step(folder):
     found, warnings = resume(folder)
     assert_is(found, 3)
     assert [text.split(": ")[0] for text in warnings] == [f"checkpoint {folder / step}" for step in "96"]
-    checkpoint.save(folder, 6, state(6))
+    checkpointer.save(folder, 6, state(6))
     flip(folder / "6" / "_METADATA")
     assert_is(resume(folder)[0], 3)
     assert sorted(entry.name for entry in (folder / "set_aside").iterdir()) == ["6", "6.1", "9"]
@@ -162,7 +163,11 @@ def test_if_none_is_sound_nothing_is_overwritten(folder):
     for step in STEPS:
         flip(folder / str(step) / "_METADATA")
     before = contents(folder)
-    for reader in (lambda: checkpoint.newest(folder, LIKE), lambda: resume(folder), lambda: resume(folder)):
+    for reader in (
+        lambda: checkpointer.restore_newest(folder, LIKE),
+        lambda: resume(folder),
+        lambda: resume(folder),
+    ):
         with pytest.raises(
             RunError, match=r"no checkpoint in .* is sound .*nothing was overwritten"
         ) as error:
@@ -179,14 +184,14 @@ def test_a_run_goes_on_from_the_newest_good_state_to_the_same_bits(tmp_path):
     config, whole, spoilt = prepared(save_every=4), tmp_path / "whole", tmp_path / "spoilt"
     assert runs.train(config, DATA, whole) == (7, 0)
     runs.train(config, DATA, spoilt, stopping(5))
-    folder = spoilt / directory.CHECKPOINTS
-    assert shelf.steps(folder) == [2, 4, 5]
+    folder = spoilt / run_directory.CHECKPOINTS
+    assert store.steps(folder) == [2, 4, 5]
     flip(folder / "5" / "manifest.ocdbt")
     shutil.rmtree(folder / "4" / "d")
     assert byov_jax.load(spoilt).step == 2
-    assert shelf.steps(folder) == [2, 4, 5]
+    assert store.steps(folder) == [2, 4, 5]
     warnings = []
-    assert runs.train(config, DATA, spoilt, runs.Listener(warning=warnings.append)) == (7, 0)
+    assert runs.train(config, DATA, spoilt, callbacks.Callbacks(warning=warnings.append)) == (7, 0)
     assert len(warnings) == 2
     assert_same(spoilt, whole)
 
@@ -196,8 +201,8 @@ def test_a_run_without_a_good_state_does_not_begin_again(tmp_path):
     config, workdir = prepared(), tmp_path / "run"
     runs.train(config, DATA, workdir, stopping(5))
     before = {file: file.read_bytes() for file in workdir.glob("*.json*")}
-    for step in shelf.steps(workdir / directory.CHECKPOINTS):
-        flip(workdir / directory.CHECKPOINTS / str(step) / "_METADATA")
+    for step in store.steps(workdir / run_directory.CHECKPOINTS):
+        flip(workdir / run_directory.CHECKPOINTS / str(step) / "_METADATA")
     files = contents(workdir)
     for _ in range(2):
         with pytest.raises(RunError, match="nothing was overwritten"):

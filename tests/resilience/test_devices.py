@@ -15,7 +15,9 @@ import tiny
 from trainings import assert_same_state
 
 import byov_jax as byov
-from byov_jax.train import checkpoint, feed, loop, parallel
+from byov_jax import distributed
+from byov_jax.checkpoints import checkpointer
+from byov_jax.training import feed, loop
 
 MODES = ("sharded", "pmap")
 DATA = tiny.batch(64)
@@ -33,7 +35,7 @@ def runner():
     def of(mode, devices):
         if (mode, devices) not in found:
             net = tiny.student(axis_name="data" if mode == "pmap" else None)
-            found[mode, devices] = parallel.build(
+            found[mode, devices] = distributed.build(
                 lambda layout: tiny.byov_method(
                     optax.sgd(0.1, momentum=0.9),
                     net=net,
@@ -58,18 +60,20 @@ def train(runner, state, until):
     first = int(state.step)
     order = {"seed": 0, "batch_size": BATCH_SIZE, "first": first, "steps": until}
     placed = runner.place(state)
-    for progress in loop.run(runner, placed, feed.resident(runner, DATA, **order), KEYS.steps, first=first):
+    for progress in loop.run_steps(
+        runner, placed, feed.from_memory(runner, DATA, **order), KEYS.steps, first=first
+    ):
         placed = progress.placed
     return runner.state(placed)
 
 
 def go_on(runner, folder, until):
     """From the newest checkpoint, or from the first state, to a checkpoint after so many steps."""
-    state = checkpoint.newest(folder, runner.like())
+    state = checkpointer.restore_newest(folder, runner.like())
     if state is None:
         state = runner.state(runner.start(KEYS.init))
     state = train(runner, state, until)
-    checkpoint.save(folder, until, state)
+    checkpointer.save(folder, until, state)
     return jax.device_get(state)
 
 
@@ -89,7 +93,7 @@ def test_a_state_is_read_on_any_number_of_devices(mode, runner, tmp_path):
     for other in MODES:
         for devices in (1, 2, 4):
             on = runner(other, devices)
-            found = checkpoint.newest(tmp_path, on.like())
+            found = checkpointer.restore_newest(tmp_path, on.like())
             assert_same_state(jax.device_get(on.state(on.place(found))), written)
             kernel = found.posterior.mean["encoder"]["Dense_0"]["kernel"]
             shard = kernel.addressable_shards[0].data.size
@@ -100,7 +104,7 @@ def test_a_state_is_read_on_any_number_of_devices(mode, runner, tmp_path):
 def test_with_other_numbers_of_devices_the_training_is_the_same_to_rounding(mode, runner, tmp_path):
     start = jax.device_get(runner(mode, 1).state(runner(mode, 1).start(KEYS.init)))
     whole = jax.device_get(train(runner(mode, 1), start, STEPS))
-    checkpoint.save(tmp_path, 0, start)
+    checkpointer.save(tmp_path, 0, start)
     for until, devices in ((2, 1), (4, 2), (6, 4), (8, 2), (STEPS, 1)):
         found = go_on(runner(mode, devices), tmp_path, until)
     for part in ("posterior", "stats", "teacher", "prior", "optimizer", "online"):

@@ -10,10 +10,11 @@ import time
 import pytest
 from trainings import DATA, assert_same, lines, prepared, state, stopping
 
-from byov_jax import run as runs
-from byov_jax import session
-from byov_jax.train import checkpoint, directory, journal, manifest, shelf
-from byov_jax.train.directory import RunFailed
+from byov_jax import files
+from byov_jax.checkpoints import checkpointer, integrity, store
+from byov_jax.errors import TrainingError
+from byov_jax.training import callbacks, metrics_log, run_directory, session
+from byov_jax.training import trainer as runs
 
 pytestmark = pytest.mark.usefixtures("quick")
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -32,7 +33,7 @@ def whole(programs, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         devices = runs.jax.devices()[:1]
         patch.setattr(runs.jax, "devices", lambda: devices)
-        patch.setattr(runs.parallel, "runner", programs)
+        patch.setattr(runs.build, "runner", programs)
         assert runs.train(prepared(**PLAN), DATA, workdir) == (7, 0)
     return workdir
 
@@ -42,7 +43,7 @@ class Disk:
 
     def __init__(self, monkeypatch, place, name, full):
         self.warnings, self._state, self._line = [], 0, 0
-        work, clear = getattr(place, name), shelf.make_way
+        work, clear = getattr(place, name), store.clear_path
 
         def begin(folder, step):
             self._state = step
@@ -55,25 +56,25 @@ class Disk:
                 if in_background and self._state in full:
                     raise FULL
                 return None
-            if (self._line if place is journal else self._state) in full:
+            if (self._line if place is files else self._state) in full:
                 raise FULL
             return work(*arguments, **options)
 
-        monkeypatch.setattr(shelf, "make_way", begin)
+        monkeypatch.setattr(store, "clear_path", begin)
         monkeypatch.setattr(place, name, perhaps)
 
     def listener(self):
-        return runs.Listener(step=self._reach, warning=self.warnings.append)
+        return callbacks.Callbacks(step=self._reach, warning=self.warnings.append)
 
     def _reach(self, step):
         self._line = step
 
 
 PLACES = {
-    "before orbax begins": (checkpoint.ocp.AsyncCheckpointer, "save"),
-    "while orbax writes": (checkpoint.ocp.AsyncCheckpointer, "wait_until_finished"),
-    "in the manifest": (manifest, "write_text"),
-    "where the step gets its name": (checkpoint.Path, "rename"),
+    "before orbax begins": (checkpointer.ocp.AsyncCheckpointer, "save"),
+    "while orbax writes": (checkpointer.ocp.AsyncCheckpointer, "wait_until_finished"),
+    "in the manifest": (integrity, "write_text"),
+    "where the step gets its name": (checkpointer.Path, "rename"),
 }
 
 
@@ -85,38 +86,38 @@ def test_it_goes_on_warns_and_tries_again(where, whole, tmp_path, monkeypatch):
     assert disk.warnings[0] == f"step 4 could not be saved {reason}"
     assert disk.warnings in ([disk.warnings[0]], [disk.warnings[0], f"step 5 could not be saved {reason}"])
     assert_same(tmp_path / "run", whole)
-    folder = tmp_path / "run" / directory.CHECKPOINTS
+    folder = tmp_path / "run" / run_directory.CHECKPOINTS
     assert sorted(entry.name for entry in folder.iterdir()) == ["6", "7"]  # nothing half-written is left
 
 
 def test_if_the_last_state_cannot_be_saved_the_run_has_failed(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, *PLACES["while orbax writes"], full=(4, 5, 6, 7))
-    with pytest.raises(RunFailed, match=r"step 7 could not be saved \(No space.*; step 2 is safe$"):
+    with pytest.raises(TrainingError, match=r"step 7 could not be saved \(No space.*; step 2 is safe$"):
         runs.train(prepared(**PLAN), DATA, tmp_path / "run", disk.listener())
     assert int(state(tmp_path / "run").step) == 2
     assert len(set(disk.warnings)) == len(disk.warnings) >= 2
 
 
 def test_if_nothing_could_ever_be_saved_it_says_that(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch, checkpoint.ocp.AsyncCheckpointer, "save", full=range(8))
-    with pytest.raises(RunFailed, match=r"; nothing was saved$"):
+    disk = Disk(monkeypatch, checkpointer.ocp.AsyncCheckpointer, "save", full=range(8))
+    with pytest.raises(TrainingError, match=r"; nothing was saved$"):
         runs.train(prepared(**PLAN), DATA, tmp_path / "run", disk.listener())
     monkeypatch.undo()
 
 
 def test_lines_wait_until_there_is_room(whole, tmp_path, monkeypatch):
-    disk = Disk(monkeypatch, journal, "append", full=(3, 4, 5))
+    disk = Disk(monkeypatch, metrics_log, "append", full=(3, 4, 5))
     workdir = tmp_path / "run"
     assert runs.train(prepared(**PLAN), DATA, workdir, disk.listener()) == (7, 0)
-    place = workdir / directory.METRICS
+    place = workdir / run_directory.METRICS
     text = f"{place} cannot be written (No space left on device); training goes on, and tries again"
     assert disk.warnings == [text]
     assert_same(workdir, whole)
 
 
 def test_lines_that_never_found_room_are_a_failure(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch, journal, "append", full=(6, 7))
-    with pytest.raises(RunFailed, match=r"the lines of the last steps are lost; step 7 is safe$"):
+    disk = Disk(monkeypatch, metrics_log, "append", full=(6, 7))
+    with pytest.raises(TrainingError, match=r"the lines of the last steps are lost; step 7 is safe$"):
         runs.train(prepared(**PLAN), DATA, tmp_path / "run", disk.listener())
     assert int(state(tmp_path / "run").step) == 7
     assert [line["step"] for line in lines(tmp_path / "run")] == list(range(6))
@@ -125,7 +126,7 @@ def test_lines_that_never_found_room_are_a_failure(tmp_path, monkeypatch):
 def test_half_a_line_is_never_left(tmp_path, monkeypatch):
     """The disk takes the beginning of a line and refuses the rest."""
     file = tmp_path / "lines"
-    journal.append(file, b'{"step": 1}\n')
+    files.append(file, b'{"step": 1}\n')
     taken = []
 
     class Reluctant:
@@ -150,7 +151,7 @@ def test_half_a_line_is_never_left(tmp_path, monkeypatch):
     path_open = type(file).open
     monkeypatch.setattr(type(file), "open", lambda *given, **options: Reluctant(path_open(*given, **options)))
     with pytest.raises(OSError, match="No space"):
-        journal.append(file, b'{"step": 2}\n')
+        files.append(file, b'{"step": 2}\n')
     monkeypatch.undo()
     assert taken == [b'{"step": 2}\n', b'ep": 2}\n']
     assert file.read_bytes() == b'{"step": 1}\n'
@@ -168,16 +169,16 @@ def test_a_disk_that_is_really_full(whole, small_disk):
 
     def reach(step):
         if step == 3:
-            while shelf.latest(workdir / directory.CHECKPOINTS) != 2:
+            while store.latest_step(workdir / run_directory.CHECKPOINTS) != 2:
                 time.sleep(0.01)  # it is being written
             with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
                 while True:
                     stream.write(bytes(4096))
         if step == 6:
-            kept.append(shelf.steps(workdir / directory.CHECKPOINTS))
+            kept.append(store.steps(workdir / run_directory.CHECKPOINTS))
             filler.unlink()
 
-    listener = runs.Listener(step=reach, warning=warnings.append)
+    listener = callbacks.Callbacks(step=reach, warning=warnings.append)
     assert runs.train(prepared(**PLAN), DATA, workdir, listener) == (7, 0)
     assert kept == [[2]]
     assert any(text.startswith("step 4 could not be saved (") for text in warnings)
@@ -193,7 +194,8 @@ def test_a_disk_that_stays_full(small_disk):
     free = shutil.disk_usage(small_disk).free
     (small_disk / "filler").write_bytes(bytes(free - 100_000))  # enough for lines, not for a state
     with pytest.raises(
-        RunFailed, match=r"step 7 could not be saved \(it needs .* MiB, .* MiB are free\); nothing was saved$"
+        TrainingError,
+        match=r"step 7 could not be saved \(it needs .* MiB, .* MiB are free\); nothing was saved$",
     ) as failed:
         runs.train(config, DATA, workdir)
     assert "\n" not in str(failed.value)

@@ -16,9 +16,11 @@ import pytest
 from spoilt import LIKE, STEPS, assert_is, contents, resume, seal, state
 
 import byov_jax
+from byov_jax import files
+from byov_jax.checkpoints import checkpointer, integrity
+from byov_jax.errors import RunError
 from byov_jax.report import runs as reported
-from byov_jax.train import checkpoint, directory, journal, manifest
-from byov_jax.train.directory import RunError
+from byov_jax.training import metrics_log, run_directory
 
 ODD = (
     b"null",
@@ -96,19 +98,19 @@ def run(untrained, tmp_path):
 
 def test_configs(run):
     """800 of them; a config that is accepted is the one of the training."""
-    rng, file = random.Random(0), run / directory.CONFIG
+    rng, file = random.Random(0), run / run_directory.CONFIG
     good, accepted = file.read_bytes(), 0
-    config = directory.read_config(run)
+    config = run_directory.read_config(run)
     for _ in range(800):
         file.write_bytes(corrupt(good, rng))
         model = told(byov_jax.load, run)
         if model is not None:
-            assert directory.differences(model.config, config) == []
+            assert run_directory.differences(model.config, config) == []
             accepted += 1
     assert accepted < 100
 
 
-@pytest.mark.parametrize("name", [directory.METRICS, directory.POSTERIOR])
+@pytest.mark.parametrize("name", [run_directory.METRICS, run_directory.POSTERIOR])
 def test_journals(run, name):
     """600 of them, which are read, reported and gone on with."""
     rng, file = random.Random(1), run / name
@@ -116,13 +118,13 @@ def test_journals(run, name):
     for _ in range(300):
         damaged = corrupt(good, rng)
         file.write_bytes(damaged)
-        found = told(journal.read, file)
+        found = told(files.read_jsonl, file)
         told(reported.read, run)
         warnings = []
         with in_time():
-            journal.Journal(run, step=3, warn=warnings.append)
+            metrics_log.MetricsLog(run, step=3, warn=warnings.append)
         assert bool(warnings) == (found is None)
-        again = journal.read(file)
+        again = files.read_jsonl(file)
         assert all(line["step"] <= 3 for line in again)
         if found is None:
             (copied,) = run.glob(f"{name}.damaged*")
@@ -139,10 +141,14 @@ def test_results(run):
     rng = random.Random(2)
     part = {"settings": {"model": 1, "data": 2, "seed": 0}, "numbers": {"ece": {"value": 0.25, "low": 0.1}}}
     whole = {"parts": {"calibration": part["numbers"]}, "settings": {"calibration": part["settings"]}}
-    (run / directory.ARRAYS).mkdir()
-    directory.write_json(run / directory.EVALUATION, whole | {"baseline": None})
-    directory.write_json(run / directory.ARRAYS / "calibration.json", part)
-    for name in (directory.EVALUATION, directory.ENVIRONMENT, f"{directory.ARRAYS}/calibration.json"):
+    (run / run_directory.ARRAYS).mkdir()
+    files.write_json(run / run_directory.EVALUATION, whole | {"baseline": None})
+    files.write_json(run / run_directory.ARRAYS / "calibration.json", part)
+    for name in (
+        run_directory.EVALUATION,
+        run_directory.ENVIRONMENT,
+        f"{run_directory.ARRAYS}/calibration.json",
+    ):
         good = (run / name).read_bytes()
         for _ in range(100):
             (run / name).write_bytes(corrupt(good, rng))
@@ -164,7 +170,7 @@ def test_checkpoints(saved, tmp_path):
             if file.read_bytes() == good:
                 file.unlink()
         before = contents(folder)
-        found = told(lambda folder: checkpoint.newest(folder, LIKE), folder)
+        found = told(lambda folder: checkpointer.restore_newest(folder, LIKE), folder)
         if number % 2:
             again = told(lambda folder: resume(folder)[0], folder)
             assert (again is None) == (found is None)
@@ -188,16 +194,16 @@ def test_every_file_of_a_checkpoint(folder):
         good = file.read_bytes()
         bad = corrupt(good, rng)
         file.write_bytes(bad)
-        problem = manifest.problem(step)
+        problem = integrity.find_damage(step)
         assert (problem is None) == (bad == good)
         assert problem is None or str(file.relative_to(step)) in problem
         file.write_bytes(good)
-    assert manifest.problem(step) is None
+    assert integrity.find_damage(step) is None
 
 
 def test_manifests_with_the_right_checksum(folder):
     """200 manifests that somebody has changed who knew how."""
-    rng, file = random.Random(5), folder / "9" / manifest.FILE
+    rng, file = random.Random(5), folder / "9" / integrity.FILE
     good = json.loads(file.read_text())
     for _ in range(200):
         body = copy.deepcopy(good)
@@ -207,7 +213,7 @@ def test_manifests_with_the_right_checksum(folder):
             rng.choice(("null", "[]", "{}", "-1", '"../x"', "[[1]]", "1e9", '{"size": 3}'))
         )
         seal(file, body)
-        problem = manifest.problem(folder / "9")
+        problem = integrity.find_damage(folder / "9")
         assert problem is None or "\n" not in problem
         assert (problem is None) == (
             body["files"] == good["files"] and body["version"] == 1
@@ -227,20 +233,20 @@ def test_orbax_alone(folder):
 
 def restore_spoilt(folder):
     rng, step = random.Random(6), folder / "9"
-    files = [file for file in sorted(step.rglob("*")) if file.is_file() and file.name != manifest.FILE]
+    files = [file for file in sorted(step.rglob("*")) if file.is_file() and file.name != integrity.FILE]
     refused = 0
     for _ in range(100):
         file = rng.choice(files)
         good = file.read_bytes()
         file.write_bytes(corrupt(good, rng))
-        found = told(lambda folder: checkpoint.restore(folder, 9, LIKE), folder)
+        found = told(lambda folder: checkpointer.restore(folder, 9, LIKE), folder)
         if found is None:
             refused += 1
         else:
             assert jax.tree.map(lambda x: x.shape, found) == jax.tree.map(lambda x: x.shape, state(9))
         file.write_bytes(good)
     assert 10 < refused < 90
-    assert_is(checkpoint.restore(folder, 9, LIKE), 9)
+    assert_is(checkpointer.restore(folder, 9, LIKE), 9)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.data import crops, decoded, stream
-from byov_jax.data.records import ImageError, Record, attempt
+from byov_jax.data.loading import crops, lazy, pipeline
+from byov_jax.data.records import Record, attempt
+from byov_jax.errors import ImageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Pillow warns of damage that it can live with
 
@@ -30,7 +31,7 @@ GRAY, OTHER = COLOR.convert("L"), COLOR.rotate(90)
 def encoded(image, kind, **options):
     stream = io.BytesIO()
     image.save(stream, kind, **options)
-    return stream.getvalue()
+    return pipeline.getvalue()
 
 
 def turned():
@@ -183,7 +184,7 @@ def test_batches_and_arrays_of_damaged_images():
     rows = np.arange(len(source))
     with (
         ends_within(60),
-        stream.batches(
+        pipeline.batches(
             source,
             seed=0,
             batch_size=len(rows),
@@ -197,12 +198,12 @@ def test_batches_and_arrays_of_damaged_images():
     ):
         (batch,) = found
     assert batch.image.shape == (len(rows), 2, SIZE, SIZE, 3)
-    images = decoded.Decoded(source, SIZE, "replace")
+    images = lazy.LazyImages(source, SIZE, "replace")
     assert images[:].shape == images.shape
     assert set(images.bad.items()) == set(batch.bad)
     unread = [int(name.split()[1]) for name in images.bad]
     assert 0 < len(unread) < len(rows)
-    assert (images[unread] == decoded.GRAY).all()
+    assert (images[unread] == lazy.GRAY).all()
     assert set(batch.label) == set(rows) - set(
         unread
     )  # one epoch: what can be read is there, the rest is not

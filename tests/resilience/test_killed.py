@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from trainings import assert_same
 
-from byov_jax.train import directory, shelf
+from byov_jax.checkpoints import store
+from byov_jax.training import run_directory
 
 sys.path.append(str(Path(__file__).parent))
 import killed
@@ -34,11 +35,11 @@ def test_killed_twenty_times(tmp_path):
         assert life["reached"] - saved <= killed.SAVE_EVERY, life  # whether it was saving or not
     assert_same(tmp_path / "run", tmp_path / "whole")
     for run_of in ("run", "whole"):
-        folder = tmp_path / run_of / directory.CHECKPOINTS
+        folder = tmp_path / run_of / run_directory.CHECKPOINTS
         assert sorted(entry.name for entry in folder.iterdir()) == sorted(
             ["10", "20", "30", "40", "46", "48"]
         )
-        assert shelf.latest(folder) == 48
+        assert store.latest_step(folder) == 48
     assert any("unfinished.orbax" in name for life in deaths for name in life["left"])
     assert any(name.endswith(".unfinished") for life in deaths for name in life["left"])
     assert any(name.endswith(".retired") for life in deaths for name in life["left"])

@@ -9,14 +9,15 @@ import pytest
 from trainings import DATA, assert_same, assert_same_state, images, lines, prepared, state, stopping
 
 import byov_jax
-from byov_jax import run as runs
+from byov_jax.checkpoints import store
+from byov_jax.cli import train
 from byov_jax.data.dataset import Dataset
-from byov_jax.data.order import batch_indices
+from byov_jax.data.loading.order import batch_indices
+from byov_jax.errors import TrainingError
 from byov_jax.images.views import Views, small_gray
-from byov_jax.train import directory, feed, loop, recipe, shelf
-from byov_jax.train.directory import RunFailed
-from byov_jax.train.objectives import Batch
-from experiments import train
+from byov_jax.methods.objectives import Batch
+from byov_jax.training import build, callbacks, feed, loop, run_directory
+from byov_jax.training import trainer as runs
 
 STEPS, BATCH = 7, 16
 WHITE = 255
@@ -37,7 +38,7 @@ class Spoilt(Views):
 def _spoilt(quick, monkeypatch):
     small = small_gray(size=14)
     spoilt = Spoilt(small.first, small.second, small.mean, small.std)
-    monkeypatch.setitem(recipe.VIEWS, "small_gray", lambda **fields: spoilt)
+    monkeypatch.setitem(build.VIEWS, "small_gray", lambda **fields: spoilt)
 
 
 def data(*white):
@@ -54,7 +55,10 @@ BAD = int(batch_indices(CONFIG["seed"], BAD_STEP, STEPS * BATCH, BATCH)[-1])
 
 def test_one_batch_is_skipped_counted_and_named(tmp_path, programs):
     config, warnings = prepared(data(BAD), **CONFIG), []
-    assert runs.train(config, data(BAD), tmp_path / "run", runs.Listener(warning=warnings.append)) == (7, 0)
+    assert runs.train(config, data(BAD), tmp_path / "run", callbacks.Callbacks(warning=warnings.append)) == (
+        7,
+        0,
+    )
     text = f"step {BAD_STEP + 1}: 1 of the last steps were skipped: the loss was not finite; 1 in all"
     assert [told for told in warnings if "skipped" in told] == [text]
     found = lines(tmp_path / "run")
@@ -69,7 +73,7 @@ def without_the_update(runner, config):
     order = {key: config[key] for key in ("seed", "batch_size", "steps")}
     train = data(BAD).train
     placed = runner.start(keys.init)
-    for step, batch in enumerate(feed.resident(runner, Batch(train.image, train.label), first=0, **order)):
+    for step, batch in enumerate(feed.from_memory(runner, Batch(train.image, train.label), first=0, **order)):
         if step == BAD_STEP:
             skipped = placed.guard._replace(skipped=jnp.int32(1), in_a_row=jnp.int32(1), reason=jnp.int32(1))
             placed = runner.place(placed._replace(step=placed.step + 1, guard=skipped))
@@ -82,7 +86,7 @@ def test_a_run_that_goes_on_after_it_tells_nothing_twice(tmp_path):
     config, warnings = prepared(data(BAD), **CONFIG), []
     runs.train(config, data(BAD), tmp_path / "whole")
     runs.train(config, data(BAD), tmp_path / "run", stopping(BAD_STEP + 1))
-    runs.train(config, data(BAD), tmp_path / "run", runs.Listener(warning=warnings.append))
+    runs.train(config, data(BAD), tmp_path / "run", callbacks.Callbacks(warning=warnings.append))
     assert not any("skipped" in told for told in warnings)
     assert_same(tmp_path / "run", tmp_path / "whole")
 
@@ -92,7 +96,7 @@ def test_nothing_but_nan_ends_the_run_and_the_last_good_state_stays(tmp_path):
     config, workdir = prepared(data(), **CONFIG), tmp_path / "run"
     runs.train(config, data(), workdir, stopping(2))
     good = state(workdir)
-    with pytest.raises(RunFailed) as failed:
+    with pytest.raises(TrainingError) as failed:
         runs.train(config, data(*range(STEPS * BATCH)), workdir)
     message = str(failed.value)
     assert "the last 3 steps were skipped: the loss was not finite. Nothing was lost; try a lower" in message
@@ -101,7 +105,7 @@ def test_nothing_but_nan_ends_the_run_and_the_last_good_state_stays(tmp_path):
     found = state(workdir)  # saved since, with the same weights
     assert_same_state(found._replace(step=None, guard=None), good._replace(step=None, guard=None))
     assert byov_jax.load(workdir).step == int(found.step) == 4
-    assert shelf.latest(workdir / directory.CHECKPOINTS) == 4
+    assert store.latest_step(workdir / run_directory.CHECKPOINTS) == 4
 
 
 def test_the_command_says_so_with_exit_code_1(tmp_path, capsys):
@@ -122,4 +126,4 @@ def test_the_command_says_so_with_exit_code_1(tmp_path, capsys):
     assert "train: " in error
     assert "the last 3 steps were skipped: the loss was not finite" in error.splitlines()[-1]
     assert "Traceback" not in error
-    assert shelf.latest(tmp_path / "run" / directory.CHECKPOINTS) == 2
+    assert store.latest_step(tmp_path / "run" / run_directory.CHECKPOINTS) == 2

@@ -12,7 +12,8 @@ import trainings
 from commands import start, train, wait
 from trainings import DATA, assert_same
 
-from byov_jax.train import directory, shelf
+from byov_jax.checkpoints import store
+from byov_jax.training import run_directory
 
 HERE = Path(__file__).parent
 STEPS = 60
@@ -58,7 +59,7 @@ def whole(config, tmp_path_factory):
 
 def started(together, workdir, lines):
     """Waits until a run has written so many lines."""
-    metrics = workdir / directory.METRICS
+    metrics = workdir / run_directory.METRICS
     while not (metrics.is_file() and metrics.read_text().count("\n") >= lines):
         if any(process.poll() is not None for process in together):
             pytest.fail("\n".join(wait(together)[0]))
@@ -75,7 +76,7 @@ def test_a_signal_to_one_of_two_saves_the_run(config, whole, tmp_path):
     if codes == [0, 0]:
         pytest.fail("the run was over before it could be interrupted: give it more steps")
     assert codes == [143, 143], "\n".join(said)
-    reached = shelf.latest(stopped / directory.CHECKPOINTS)
+    reached = store.latest_step(stopped / run_directory.CHECKPOINTS)
     for text in said:
         assert f"saved at step {reached} of {STEPS}; the same command goes on" in text
     first, _ = train(config, stopped, processes=2)
@@ -109,7 +110,7 @@ def test_a_signal_to_one_of_two_in_every_phase(config, tmp_path, monkeypatch):
             assert f"saved at step {saved} of 25; the same command goes on" in text, phase
             assert ("stopping after this step" in text) == (one == process)
         assert (f"goes on after step {before}" in said[0]) == (before > 0)
-        assert shelf.latest(stopped / directory.CHECKPOINTS) == saved
+        assert store.latest_step(stopped / run_directory.CHECKPOINTS) == saved
         before = saved
     train(config, stopped, *plan, processes=2)
     assert_same(stopped, whole)

@@ -7,9 +7,10 @@ import pytest
 import trainings
 from trainings import DATA, assert_same, lines, prepared, state, stopping
 
-from byov_jax import run as runs
-from byov_jax.data import named
-from byov_jax.train import checkpoint, directory, manifest, shelf
+from byov_jax.checkpoints import checkpointer, integrity, store
+from byov_jax.data import load
+from byov_jax.training import callbacks, run_directory
+from byov_jax.training import trainer as runs
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -35,7 +36,7 @@ def crashing(after):
         if number == after:
             raise Crash
 
-    return runs.Listener(step=step)
+    return callbacks.Callbacks(step=step)
 
 
 def interrupt(config, data, workdir, listener):
@@ -63,7 +64,7 @@ def whole(programs, photos, tmp_path_factory):
             data, changes = DATA, PLAN | VARIANTS.get(variant, {})
             if variant == "stream":
                 section = {"source": str(photos), "loader": "stream", "workers": 0}
-                data = named.load(section, 14)
+                data = load.load(section, 14)
                 changes |= {"data": section, "views": {"name": "small_color", "size": 14}}
             config = prepared(data, **changes)
             workdir = tmp_path_factory.mktemp("whole") / variant
@@ -77,8 +78,8 @@ def whole(programs, photos, tmp_path_factory):
 @pytest.mark.parametrize("every", [1, 2, 3, 4, 5])
 def test_a_kill_costs_no_more_than_the_interval(every, tmp_path, monkeypatch):
     """On the slowest disk there can be: no state is safe before somebody waits for it."""
-    waiting, write, wait = threading.Event(), manifest.write, checkpoint.Writer.wait
-    folder, at_risk = tmp_path / "run" / directory.CHECKPOINTS, []
+    waiting, write, wait = threading.Event(), integrity.write, checkpointer.CheckpointWriter.wait
+    folder, at_risk = tmp_path / "run" / run_directory.CHECKPOINTS, []
 
     def slow(*arguments):
         assert waiting.wait(60)
@@ -89,13 +90,13 @@ def test_a_kill_costs_no_more_than_the_interval(every, tmp_path, monkeypatch):
         wait(writer)
         waiting.clear()
 
-    monkeypatch.setattr(manifest, "write", slow)
-    monkeypatch.setattr(checkpoint.Writer, "wait", waited)
-    listener = runs.Listener(step=lambda step: at_risk.append(step - (shelf.latest(folder) or 0)))
+    monkeypatch.setattr(integrity, "write", slow)
+    monkeypatch.setattr(checkpointer.CheckpointWriter, "wait", waited)
+    listener = callbacks.Callbacks(step=lambda step: at_risk.append(step - (store.latest_step(folder) or 0)))
     config = prepared(save_every=every, keep={"last": 9, "every": 0})
     assert runs.train(config, DATA, tmp_path / "run", listener) == (LAST, 0)
     assert max(at_risk) == every
-    assert shelf.steps(folder) == [s for s in range(1, LAST + 1) if s % every in (0, every // 2) or s == LAST]
+    assert store.steps(folder) == [s for s in range(1, LAST + 1) if s % every in (0, every // 2) or s == LAST]
 
 
 INTERRUPTIONS = {
@@ -121,7 +122,7 @@ def test_many_interruptions(variant, whole, tmp_path):
     workdir = tmp_path / "run"
     for listener in (crashing(2), stopping(EPOCH), stopping(4), crashing(6), stopping(5)):
         interrupt(config, data, workdir, listener)
-    assert shelf.steps(workdir / directory.CHECKPOINTS) == [3, 4, 5]
+    assert store.steps(workdir / run_directory.CHECKPOINTS) == [3, 4, 5]
     assert runs.train(config, data, workdir) == (LAST, 0)
     assert_same(workdir, expected)
 

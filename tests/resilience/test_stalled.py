@@ -5,7 +5,8 @@ import threading
 import pytest
 from trainings import DATA, assert_same, prepared
 
-from byov_jax import run as runs
+from byov_jax.training import callbacks
+from byov_jax.training import trainer as runs
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -56,8 +57,8 @@ def test_the_stage_is_named(stage, whole, tmp_path, programs, monkeypatch):
         return step(*arguments)
 
     if stage == "images":
-        monkeypatch.setattr(runs.feed, "resident", stalling_images)
+        monkeypatch.setattr(runs.feed, "from_memory", stalling_images)
     else:
         monkeypatch.setattr(runner, "step", stalling_step)
-    runs.train(config, DATA, tmp_path / "run", runs.Listener(warning=stall.warn))
+    runs.train(config, DATA, tmp_path / "run", callbacks.Callbacks(warning=stall.warn))
     assert_same(tmp_path / "run", whole)

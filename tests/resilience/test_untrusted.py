@@ -13,17 +13,18 @@ from spoilt import assert_survived, contents, resume, seal
 from trainings import DATA
 
 import byov_jax
-from byov_jax import run as runs
+from byov_jax.checkpoints import integrity
+from byov_jax.errors import RunError
 from byov_jax.report import runs as reported
-from byov_jax.train import directory, manifest
-from byov_jax.train.directory import RunError
+from byov_jax.training import run_directory
+from byov_jax.training import trainer as runs
 
 
 @pytest.mark.parametrize("name", ["../6/_METADATA", "/etc/passwd", "relative", ""])
 def test_a_manifest_cannot_name_what_is_elsewhere(folder, name):
     """With every checksum right: whoever made it knew how."""
     name = os.path.relpath("/etc/passwd", folder / "9") if name == "relative" else name
-    file = folder / "9" / manifest.FILE
+    file = folder / "9" / integrity.FILE
     body = json.loads(file.read_text())
     target = folder / "9" / name
     digest = hashlib.sha256(target.read_bytes()).hexdigest() if target.is_file() else ""
@@ -45,20 +46,20 @@ def test_a_manifest_cannot_name_what_is_elsewhere(folder, name):
     ],
 )
 def test_a_manifest_of_another_shape(folder, change):
-    file = folder / "9" / manifest.FILE
+    file = folder / "9" / integrity.FILE
     seal(file, json.loads(file.read_text()) | change)
     assert_survived(folder, "manifest.json is")
 
 
 def test_a_manifest_of_another_version_says_so(folder):
-    file = folder / "9" / manifest.FILE
+    file = folder / "9" / integrity.FILE
     seal(file, json.loads(file.read_text()) | {"version": 2})
     assert_survived(folder, "its manifest.json is of version 2, this is version 1")
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '"x"', "[" * 100_000, "\xff", '{"sha256": NaN}'])
 def test_a_manifest_that_is_no_manifest(folder, text):
-    (folder / "9" / manifest.FILE).write_text(text, encoding="latin-1")
+    (folder / "9" / integrity.FILE).write_text(text, encoding="latin-1")
     assert_survived(folder, "its manifest.json is damaged")
 
 
@@ -84,9 +85,9 @@ def test_a_checkpoint_cannot_name_what_is_to_be_imported(folder):
     """Orbax writes down the class that wrote it; nobody must look it up."""
     file = folder / "9" / "_CHECKPOINT_METADATA"
     file.write_text(file.read_text().replace("orbax.checkpoint._src.handlers", "antigravity.nowhere"))
-    about = manifest.read(folder / "9")["about"]
-    (folder / "9" / manifest.FILE).unlink()
-    manifest.write(folder / "9", about)
+    about = integrity.read(folder / "9")["about"]
+    (folder / "9" / integrity.FILE).unlink()
+    integrity.write(folder / "9", about)
     found, warnings = resume(folder)
     assert int(found["step"]) == 9
     assert warnings == []
@@ -111,14 +112,18 @@ def run(untrained, tmp_path):
 def test_nothing_is_unpickled(run, tmp_path):
     bomb = np.array([Bomb(tmp_path / "exploded")], object)
     arrays = dict.fromkeys(("step", "weight", "bias", "mean", "std"), bomb)
-    for place in (run / directory.PROBE, run / directory.ARRAYS / "calibration.npz"):
+    for place in (run / run_directory.PROBE, run / run_directory.ARRAYS / "calibration.npz"):
         place.parent.mkdir(exist_ok=True)
         np.savez(place, **arrays)
     with pytest.raises(RunError, match=r"probe\.npz cannot be read: Object arrays cannot be loaded"):
         byov_jax.load(run)
     with pytest.raises(RunError, match=r"calibration\.npz cannot be read as \.npz: Object arrays cannot"):
         reported.read(run).arrays("calibration")
-    for place in (run / directory.PROBE, run / directory.ARRAYS / "calibration.npz", run / directory.CONFIG):
+    for place in (
+        run / run_directory.PROBE,
+        run / run_directory.ARRAYS / "calibration.npz",
+        run / run_directory.CONFIG,
+    ):
         place.write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
         with pytest.raises(RunError, match="cannot be read"):
             byov_jax.load(run) if place.parent == run else reported.read(run).arrays("calibration")
@@ -144,7 +149,7 @@ def test_nothing_is_unpickled(run, tmp_path):
 def test_a_config_is_data(run, key, value, tmp_path, monkeypatch):
     """Also where no checkpoint says what it was."""
     monkeypatch.chdir(tmp_path)
-    file = run / directory.CONFIG
+    file = run / run_directory.CONFIG
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     before = sorted(tmp_path.rglob("*"))
     for _ in range(2):
@@ -152,19 +157,19 @@ def test_a_config_is_data(run, key, value, tmp_path, monkeypatch):
             byov_jax.load(run)
         assert str(error.value).startswith(str(run))
         assert "\n" not in str(error.value)
-        strip_config(run / directory.CHECKPOINTS / "0")
+        strip_config(run / run_directory.CHECKPOINTS / "0")
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def strip_config(step):
     """A state with which no config is kept."""
-    (step / manifest.FILE).unlink()
-    manifest.write(step, {"step": int(step.name)})
+    (step / integrity.FILE).unlink()
+    integrity.write(step, {"step": int(step.name)})
 
 
 def test_a_config_that_was_changed_is_noticed(run):
     """Even where the network is the same: other views would silently give other features."""
-    file = run / directory.CONFIG
+    file = run / run_directory.CONFIG
     config = json.loads(file.read_text())
     file.write_text(json.dumps(config | {"views": config["views"] | {"mean": 0.3}}))
     with pytest.raises(RunError, match=r"config\.json was changed: views\.mean is 0\.3, and was None in the"):
@@ -173,9 +178,11 @@ def test_a_config_that_was_changed_is_noticed(run):
     assert byov_jax.load(run).step == 0
 
 
-@pytest.mark.parametrize("name", [directory.CONFIG, directory.METRICS, directory.CHECKPOINTS, "tensorboard"])
+@pytest.mark.parametrize(
+    "name", [run_directory.CONFIG, run_directory.METRICS, run_directory.CHECKPOINTS, "tensorboard"]
+)
 def test_the_files_of_a_run_cannot_be_elsewhere(run, name, tmp_path):
-    config, place = directory.read_config(run), run / name
+    config, place = run_directory.read_config(run), run / name
     if place.exists():
         shutil.move(place, tmp_path / name)
     place.symlink_to(tmp_path / name)  # there may be nothing there yet, to be written to

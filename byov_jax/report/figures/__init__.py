@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure
 from byov_jax.report.figures.alignment import alignment
 from byov_jax.report.figures.convergence import convergence
@@ -12,9 +13,8 @@ from byov_jax.report.figures.pruning import pruning
 from byov_jax.report.figures.reliability import reliability
 from byov_jax.report.figures.shift import shift
 from byov_jax.report.figures.training import training
-from byov_jax.report.study import Study
 
-FIGURES: tuple[Callable[[Study], Figure | None], ...] = (
+FIGURES: tuple[Callable[[Comparison], Figure | None], ...] = (
     training,
     layers,
     reliability,

@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, paper, words
+from byov_jax.report import draw, formatting, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel
 from byov_jax.report.runs import Run, number
-from byov_jax.report.study import Study
 
 ARRAYS = ("x", "y", "grid_x", "grid_y", "density")
 MASSES = (0.9, 0.7, 0.5, 0.3, 0.1)
 
 
-def alignment(study: Study) -> Figure | None:
+def alignment(study: Comparison) -> Figure | None:
     """One panel per run, one point per image."""
     panels, rows, said = [], [], []
     for run in study.featured:
@@ -94,7 +94,7 @@ def _drawing(arrays: dict[str, np.ndarray]) -> Any:
 def _correlation(run: Run, kind: str) -> str:
     with run.reading("part alignment of its evaluation"):
         found = {key: number(value) for key, value in run.parts["alignment"][kind].items()}
-    return f"{words.fixed(found['value'], 2)} {words.interval(found['low'], found['high'], 2)}"
+    return f"{formatting.fixed(found['value'], 2)} {formatting.interval(found['low'], found['high'], 2)}"
 
 
 def _title(run: Run) -> str:

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, names, paper, words
+from byov_jax.report import draw, formatting, labels, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel, Style
 from byov_jax.report.gains import TAILS
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
 
 TOLERANCE = "0.01"
 Curve = tuple[dict[str, np.ndarray], Style]
 
 
-def convergence(study: Study) -> Figure | None:
+def convergence(study: Comparison) -> Figure | None:
     """Error of mean and std against the number of draws, and mean and std themselves."""
     shown: list[tuple[Run, Curve]] = []
     for run in study.featured:
@@ -25,7 +25,7 @@ def convergence(study: Study) -> Figure | None:
             if {"draws", "mean", "std", "mean_error", "std_error"} <= set(arrays):
                 with run.reading("evaluation/convergence.npz"):
                     found = {name: np.asarray(array, float) for name, array in arrays.items()}
-                    shown.append((run, (found, draw.style(study.settings.index(names.setting(run))))))
+                    shown.append((run, (found, draw.style(study.settings.index(labels.setting(run))))))
     if not shown:
         return None
     curves = [curve for _, curve in shown]
@@ -101,6 +101,6 @@ def _title(run: Run, found: dict[str, np.ndarray]) -> str:
         enough = run.parts["convergence"]["draws enough"][TOLERANCE]
     if enough:
         return f"{run.name}: {enough} draws are enough for a predictive mean within 1 point"
-    error = words.fixed(100 * float(found["mean_error"][-1]))
+    error = formatting.fixed(100 * float(found["mean_error"][-1]))
     count = len(found["draws"])
     return f"{run.name}: {count} draws still leave an error of {error} points in the predictive mean"

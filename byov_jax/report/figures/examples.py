@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from PIL import Image
 
-from byov_jax.report import draw, words
+from byov_jax.report import draw, formatting
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Card, Figure, Panel
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
 
 MOST_RUNS = 2
 LARGEST = 112
@@ -20,7 +20,7 @@ GROUPS = {True: "most certain", False: "least certain"}
 ACROSS = 6
 
 
-def examples(study: Study) -> Figure | None:
+def examples(study: Comparison) -> Figure | None:
     """Twelve of each, for the first runs that kept them."""
     cards: list[Card] = []
     panels: list[Panel] = []
@@ -97,7 +97,7 @@ def png(image: np.ndarray) -> bytes:
 
 
 def _lines(row: dict[str, Any]) -> tuple[str, ...]:
-    probability = f"{words.percent(row['probability'], 0)} ± {words.fixed(100 * row['std'], 0)}"
+    probability = f"{formatting.percent(row['probability'], 0)} ± {formatting.fixed(100 * row['std'], 0)}"
     return (row["predicted"], probability, "" if row["right"] else f"is {row['true']}")
 
 

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, names, paper, words
+from byov_jax.report import draw, formatting, labels, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel, Style
+from byov_jax.report.formatting import TIMES
 from byov_jax.report.gains import Interval
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
-from byov_jax.report.words import TIMES
 
 TAPS = ("encoder", "projector", "predictor")
 Curve = tuple[np.ndarray, Interval, Style]
 
 
-def latent(study: Study) -> Figure | None:
+def latent(study: Comparison) -> Figure | None:
     """One panel per tap, one line per run."""
     panels, rows = [], []
     legend: dict[str, Style] = {}
@@ -28,7 +28,7 @@ def latent(study: Study) -> Figure | None:
             numbers = run.measured("latent")
             if not numbers or tap not in numbers:
                 continue
-            look = draw.style(study.settings.index(names.setting(run)))
+            look = draw.style(study.settings.index(labels.setting(run)))
             strengths, values = curve(run, tap)
             found.append((strengths, values, look))
             legend[run.name] = look
@@ -96,7 +96,7 @@ def _title(run: Run) -> str:
             strengths, values = curve(run, tap)
             first, last = np.asarray(values.value)[[0, -1]]
             changes.append(
-                f"{TIMES}{words.short(last / first)} after the {tap}" if first > 0 else f"0 at the {tap}"
+                f"{TIMES}{formatting.short(last / first)} after the {tap}" if first > 0 else f"0 at the {tap}"
             )
-    change = f"the latent variance of {run.name} changes {words.listing(changes)}"
+    change = f"the latent variance of {run.name} changes {formatting.listing(changes)}"
     return f"From clean images to noise of {strengths[-1]:g}, {change}"

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
 
-from byov_jax.report import draw, names, paper, words
+from byov_jax.report import draw, formatting, labels, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel
+from byov_jax.report.formatting import SIGMA
 from byov_jax.report.runs import Run, natural, number
-from byov_jax.report.study import Study
-from byov_jax.report.words import SIGMA
-from byov_jax.train.directory import POSTERIOR
+from byov_jax.training.run_directory import POSTERIOR
 
 QUANTITIES = {
     "sigma_mean": (f"Mean {SIGMA}", f"mean {SIGMA} of a kernel"),
@@ -28,7 +28,7 @@ WITHIN_BLOCK = ("qkv", "out", "up", "down")
 MOST_TIMES = 60
 
 
-def layers(study: Study) -> Figure | None:
+def layers(study: Comparison) -> Figure | None:
     """Four panels for every featured Bayesian run that was followed."""
     panels: list[Panel] = []
     rows: list[dict[str, Any]] = []
@@ -40,7 +40,7 @@ def layers(study: Study) -> Figure | None:
             unit, times, kernels, values = statistics(run)
         if not kernels:
             continue
-        group = f"{run.name}, prior {names.prior(run)}" if names.prior(run) not in run.name else run.name
+        group = f"{run.name}, prior {labels.prior(run)}" if labels.prior(run) not in run.name else run.name
         for index, (key, (title, axis)) in enumerate(QUANTITIES.items()):
             panels.append(Panel(title, _drawing(unit, times, kernels, values[index], axis), group))
             rows += [
@@ -135,6 +135,6 @@ def _ends(kernels: Sequence[str]) -> dict[float, str]:
 def _title(run: Run, times: np.ndarray, values: np.ndarray) -> str:
     first, last = (np.nanmedian(values[:, t], axis=1) for t in (0, -1))
     if len(times) == 1:
-        return f"{run.name}: mean {SIGMA} {words.short(last[0])}, mean SNR {words.short(last[2])}"
-    sigma, snr = (words.change(words.short(first[k]), words.short(last[k])) for k in (0, 2))
+        return f"{run.name}: mean {SIGMA} {formatting.short(last[0])}, mean SNR {formatting.short(last[2])}"
+    sigma, snr = (formatting.change(formatting.short(first[k]), formatting.short(last[k])) for k in (0, 2))
     return f"{run.name}: over training the mean {SIGMA} of a kernel {sigma}, its mean SNR {snr}"

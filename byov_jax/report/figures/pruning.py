@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, paper, words
+from byov_jax.report import draw, formatting, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel, Style
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
 
 LOOKS = {
     "snr": ("by SNR", Style(draw.COLOURS[1], "-", "s")),
@@ -23,7 +23,7 @@ MEASURES = {
 Curves = dict[str, tuple[np.ndarray, Style]]
 
 
-def pruning(study: Study) -> Figure | None:
+def pruning(study: Comparison) -> Figure | None:
     """One panel per contender; a second one if probes were fitted again."""
     baseline = study.baseline
     shown = [run for run in study.contenders or study.featured if run.measured("pruning")]
@@ -115,9 +115,9 @@ def _at(points: np.ndarray, sparsity: float) -> float:
 
 def _title(run: Run) -> str:
     found = curves(run)
-    parts = [f"{words.percent(_at(points, 0.5), 0)} {label}" for label, (points, _) in found.items()]
-    dense = words.percent(max(_at(points, 0.0) for points, _ in found.values()), 0)
-    return f"{run.name} with half its weights: accuracy {words.listing(parts)} (with all, {dense})"
+    parts = [f"{formatting.percent(_at(points, 0.5), 0)} {label}" for label, (points, _) in found.items()]
+    dense = formatting.percent(max(_at(points, 0.0) for points, _ in found.values()), 0)
+    return f"{run.name} with half its weights: accuracy {formatting.listing(parts)} (with all, {dense})"
 
 
 def _agreement(run: Run) -> tuple[str, ...]:
@@ -127,4 +127,4 @@ def _agreement(run: Run) -> tuple[str, ...]:
     gap = 100 * (_at(found["by SNR"][0], 0.25) - _at(found["by magnitude"][0], 0.25))
     side = "ahead" if gap > 0 else f"behind: {paper.DISAGREES}"
     share = f"25% of the weights of {run.name}"
-    return (f"Here, with {share} removed, SNR is {words.fixed(abs(gap))} points {side}.",)
+    return (f"Here, with {share} removed, SNR is {formatting.fixed(abs(gap))} points {side}.",)

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, gains, paper, words
+from byov_jax.report import draw, formatting, gains, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel, Style
 from byov_jax.report.runs import Run, number
-from byov_jax.report.study import Study
 
 FIELDS = ("samples", "confidence", "accuracy")
 Bins = dict[str, np.ndarray]
 
 
-def reliability(study: Study) -> Figure | None:
+def reliability(study: Comparison) -> Figure | None:
     """Accuracy against confidence, and how many images each bin holds."""
     baseline = study.baseline
     against = bins(baseline, "mean") if baseline else None
@@ -129,7 +129,7 @@ def _title(run: Run, baseline: Run | None) -> str:
         parts = [f"{_points(numbers['mean'])} with its mean weights"]
         if run.bayesian:
             parts.append(f"{_points(numbers['mc'])} with {numbers['draws']} draws")
-    text = f"The confidence of {run.name} is off by {words.listing(parts)}"
+    text = f"The confidence of {run.name} is off by {formatting.listing(parts)}"
     if baseline and baseline.measured("calibration"):
         with baseline.reading("part calibration of its evaluation"):
             text += f"; that of {baseline.name} by {_points(baseline.parts['calibration']['mean'])}"
@@ -137,7 +137,7 @@ def _title(run: Run, baseline: Run | None) -> str:
 
 
 def _points(numbers: dict[str, Any]) -> str:
-    return f"{words.fixed(100 * number(numbers['ece']['value']))} points"
+    return f"{formatting.fixed(100 * number(numbers['ece']['value']))} points"
 
 
 def _agreement(run: Run, baseline: Run | None) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def _agreement(run: Run, baseline: Run | None) -> tuple[str, ...]:
         return ()
     side = "below" if gain.value > 0 else "above"
     unlike = f": {paper.DISAGREES}" if gain.high < 0 else ""
-    distance = words.fixed(abs(float(gain.value)), 2)
+    distance = formatting.fixed(abs(float(gain.value)), 2)
     return (
         f"Here that of {run.name} with draws is {distance} points {side} that of {baseline.name}{unlike}.",
     )

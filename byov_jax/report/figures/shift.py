@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, gains, paper, words
+from byov_jax.report import draw, formatting, gains, paper
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel, Style
 from byov_jax.report.gains import SHIFTS, Interval, UnderShift
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
 
 METRICS = {"ece": "ECE", "reliability": "Brier reliability"}
 MODES = {"mean": (draw.MEAN, "mean weights"), "mc": (draw.DRAWS, "draws of the weights")}
 Found = dict[str, tuple[UnderShift, Interval | None]]
 
 
-def shift(study: Study) -> Figure | None:
+def shift(study: Comparison) -> Figure | None:
     """For every contender, ECE and reliability: shift by shift, and against severity."""
     baseline = study.baseline
     panels: list[Panel] = []
@@ -135,9 +135,9 @@ def _title(run: Run, found: Mapping[str, Found], baseline: Run) -> str:
     gain = found["ece"][mode][0]
     better, surely = (int(np.sum(np.asarray(ends) > 0)) for ends in (gain.by_shift.value, gain.by_shift.low))
     who = f"{run.name} with draws" if mode == "mc" else run.name
-    ends = words.interval(float(gain.overall.low), float(gain.overall.high), 2)
+    ends = formatting.interval(float(gain.overall.low), float(gain.overall.high), 2)
     return (
-        f"Under shift the ECE of {who} gains {words.signed(float(gain.overall.value))} {ends} points on "
+        f"Under shift the ECE of {who} gains {formatting.signed(float(gain.overall.value))} {ends} points on "
         f"{baseline.name}: better under {better} of {len(SHIFTS)} shifts, "
         f"beyond chance under {surely or 'none'}"
     )
@@ -151,7 +151,7 @@ def _agreement(run: Run, found: Mapping[str, Found], baseline: Run) -> tuple[str
     for metric, label in METRICS.items():
         clean = found[metric][mode][1]
         if clean:
-            ends = words.interval(float(clean.low), float(clean.high), 2)
+            ends = formatting.interval(float(clean.low), float(clean.high), 2)
             unlike = f" ({paper.DISAGREES})" if clean.high < 0 else ""
-            said.append(f"{words.signed(float(clean.value))} {ends} points {label}{unlike}")
-    return (f"Here, on clean images, {run.name} has {words.listing(said)}.",) if said else ()
+            said.append(f"{formatting.signed(float(clean.value))} {ends} points {label}{unlike}")
+    return (f"Here, on clean images, {run.name} has {formatting.listing(said)}.",) if said else ()

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, names, words
+from byov_jax.report import draw, formatting, labels
+from byov_jax.report.comparison import Comparison
 from byov_jax.report.draw import Figure, Panel, Style
+from byov_jax.report.formatting import MINUS
 from byov_jax.report.runs import Run
-from byov_jax.report.study import Study
-from byov_jax.report.words import MINUS
-from byov_jax.train.directory import METRICS
+from byov_jax.training.run_directory import METRICS
 
 MOST_POINTS = 250
 
@@ -46,7 +46,7 @@ CURVES = (
 )
 
 
-def training(study: Study) -> Figure | None:
+def training(study: Comparison) -> Figure | None:
     """One line per run, one look per setting."""
     runs = [run for run in study.runs if run.metrics]
     unit = "epoch" if all("epoch" in line for run in runs for line in run.metrics) else "step"
@@ -109,13 +109,13 @@ def _drawing(curve: Curve, unit: str, lines: Sequence[tuple[np.ndarray, np.ndarr
     return drawing
 
 
-def _look(study: Study, run: Run) -> Style:
-    return draw.style(study.settings.index(names.setting(run)))
+def _look(study: Comparison, run: Run) -> Style:
+    return draw.style(study.settings.index(labels.setting(run)))
 
 
-def _setting_name(study: Study, run: Run) -> str:
+def _setting_name(study: Comparison, run: Run) -> str:
     """The name of a run without its seed."""
-    same = [other for other in study.runs if names.setting(other) == names.setting(run)]
+    same = [other for other in study.runs if labels.setting(other) == labels.setting(run)]
     return run.name if len(same) == 1 else run.name.replace(f" · seed {run.seed}", "")
 
 
@@ -123,16 +123,16 @@ def _row(run: Run, unit: str, key: str, x: float, y: float) -> dict[str, Any]:
     return {"run": run.name, unit: float(x), "what": key, "value": float(y)}
 
 
-def _title(study: Study, runs: Sequence[Run]) -> str:
+def _title(study: Comparison, runs: Sequence[Run]) -> str:
     """What the first run that tells most did: the accuracy it reached, or else its loss."""
     order = sorted(runs, key=lambda run: run.method != "byov")
     for key, what, form in (
-        ("probe", "the online probe", words.percent),
-        ("knn", "nearest-neighbour accuracy", words.percent),
-        ("loss", "the loss", words.short),
+        ("probe", "the online probe", formatting.percent),
+        ("knn", "nearest-neighbour accuracy", formatting.percent),
+        ("loss", "the loss", formatting.short),
     ):
         for run in order:
             _, y = series(run, "step", key)
             if len(y) > 1:
-                return f"{run.name}: {what} {words.change(form(float(y[0])), form(float(y[-1])))}"
+                return f"{run.name}: {what} {formatting.change(form(float(y[0])), form(float(y[-1])))}"
     return "How training went"

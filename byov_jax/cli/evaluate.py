@@ -1,0 +1,145 @@
+"""Every measurement of the paper on a trained run.
+
+    python -m byov_jax.cli.evaluate --run=DIR [--baseline=RUN] [--supervised=RUN] [--only=calibration,shift]
+
+writes DIR/evaluation.json, and the arrays behind the figures to DIR/evaluation/PART.npz. The parts:
+
+  probe        linear and nearest-neighbour accuracy, with all labels, 10% and 1% of them; raw pixels and the
+               untrained network beside it
+  calibration  accuracy, ECE, Brier score and its parts, NLL, reliability diagram, selective prediction: with
+               the mean weights, with draws, with the teacher
+  convergence  how many draws are enough
+  shift        the same under 12 shifts x 5 severities, and whether they are noticed
+  ood          whether noise, textures and (--ood) another data set are noticed
+  pruning      accuracy against sparsity: by signal-to-noise ratio, by magnitude, at random
+  latent       variance after encoder, projector and predictor against the strength of noise
+  alignment    does it doubt what a supervised Bayesian model doubts (--supervised)
+  layers       sigma and signal-to-noise ratio, layer by layer
+
+A part that is there already, measured with the same settings, is not measured again.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from byov_jax.cli import command
+from byov_jax.evaluation.suite import PARTS
+from byov_jax.evaluation.suite.evaluation import BASELINE, Evaluation
+from byov_jax.evaluation.suite.subject import Options, Progress
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = parse(argv)
+    interrupted = "interrupted; finished parts are kept, run the same command again"
+    return command.run("evaluate", lambda: _start(arguments), interrupted)
+
+
+def _start(arguments: argparse.Namespace) -> None:
+    run, baseline = evaluate(arguments)
+    print(run.summary(baseline))
+
+
+def evaluate(
+    arguments: argparse.Namespace, progress: Progress | None = None
+) -> tuple[Evaluation, Evaluation | None]:
+    """Measures what is missing and writes evaluation.json; returns the evaluation and the baseline's."""
+    options = Options(**{name: getattr(arguments, name) for name in Options._fields})
+    run = Evaluation(arguments.run, arguments, options, progress)
+    baseline = Evaluation(arguments.baseline, arguments, options, progress) if arguments.baseline else None
+    if baseline is not None:
+        baseline.measure([part for part in arguments.only if part in BASELINE])
+    run.measure(arguments.only)
+    run.write(baseline)
+    return run, baseline
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The arguments of the command."""
+    parser = command.parser("evaluate", __doc__)
+    default = Options()
+    add = parser.add_argument
+    add("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    add(
+        "--only",
+        default=",".join(PARTS),
+        metavar="PARTS",
+        help="parts, with commas between them (default: all)",
+    )
+    add(
+        "--baseline",
+        type=Path,
+        metavar="RUN",
+        help="another run, BYOL's for instance: report what is gained over it",
+    )
+    add("--supervised", type=Path, metavar="RUN", help="a supervised_bbb run, for the part alignment")
+    add(
+        "--data",
+        metavar="DATA",
+        help="fashion_mnist (embedded), a folder of IDX files, or an .npz file with "
+        "train_image, train_label, test_image, test_label (default: what the run was trained on)",
+    )
+    add("--ood", metavar="DATA", help="images of another kind, for the part ood")
+    add("--seed", type=int, default=default.seed, help="of draws, noise and resamples (default: %(default)s)")
+    add("--draws", type=int, default=default.draws, help="weight draws per prediction (default: %(default)s)")
+    add(
+        "--shift_draws",
+        type=int,
+        default=default.shift_draws,
+        help="the same under shifts (default: %(default)s)",
+    )
+    add(
+        "--shift_images",
+        type=int,
+        default=default.shift_images,
+        help="test images under each shift, chosen at random (default: %(default)s)",
+    )
+    add(
+        "--std_draws",
+        type=int,
+        default=default.std_draws,
+        help="draws for the std of the part alignment; the paper has 1000 (default: %(default)s)",
+    )
+    add(
+        "--blocks",
+        type=int,
+        default=default.blocks,
+        help="also probe the features of the last so many blocks of a ViT (default: %(default)s)",
+    )
+    add(
+        "--labels",
+        default=",".join(map(str, default.labels)),
+        metavar="FRACTIONS",
+        help="probe: also fit probes on so small parts of the labels (default: %(default)s; may be empty)",
+    )
+    add(
+        "--features",
+        default=",".join(default.features),
+        metavar="NAMES",
+        help="probe: whose features, beside the student's (default: %(default)s)",
+    )
+    add("--refit", action="store_true", help="pruning: also fit a new probe on each pruned encoder (slow)")
+    arguments = parser.parse_args(argv)
+    arguments.only = arguments.only.split(",")
+    if unknown := [part for part in arguments.only if part not in PARTS]:
+        parser.error(f"--only={unknown[0]}: expected parts among {', '.join(PARTS)}")
+    arguments.features = tuple(arguments.features.split(","))
+    if unknown := [name for name in arguments.features if name not in default.features]:
+        parser.error(f"--features={unknown[0]}: expected names among {', '.join(default.features)}")
+    try:
+        arguments.labels = tuple(float(text) for text in arguments.labels.split(",") if text)
+    except ValueError:
+        parser.error(f"--labels={arguments.labels}: expected fractions with commas between them")
+    if not all(0.0 < fraction < 1.0 for fraction in arguments.labels):
+        parser.error(f"--labels={arguments.labels}: expected fractions above 0 and below 1")
+    for name in ("draws", "shift_draws", "shift_images", "std_draws"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name}={getattr(arguments, name)} must be at least 1")
+    if arguments.blocks < 0 or arguments.seed < 0:
+        parser.error("--blocks and --seed must not be negative")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""One page with every figure of some runs.
+
+    python -m byov_jax.cli.report RUN [RUN ...] --out=report.html [--baseline=RUN]
+
+A RUN is a run directory, as training and `byov_jax.cli.evaluate` leave it, or a folder of them (a sweep). The
+page needs no network and no other file: summary with intervals, prior x beta over seeds, training curves,
+sigma and signal-to-noise ratio by layer, reliability diagrams, shifts, pruning, how many draws are enough,
+latent variance, alignment with a supervised run, and the images that a run is most and least certain of.
+Beside it, in report_figures/, lies each figure as PNG and SVG and its numbers as CSV.
+
+What was not measured is not drawn: the page lists it, with the command that measures it. To have everything:
+
+    python -m byov_jax.cli.evaluate --run=runs/byov --baseline=runs/byol --supervised=runs/supervised_bbb
+    python -m byov_jax.cli.report runs/byov runs/byol runs/supervised_bbb --out=report.html
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from byov_jax import report
+from byov_jax.cli import command
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    arguments = _arguments(argv)
+
+    def work() -> None:
+        print(report.write(arguments.runs, arguments.out, arguments.baseline))
+
+    return command.run("report", work, "interrupted")
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = command.parser("report", __doc__)
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="a run directory, or a folder of them"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default: report.html)",
+    )
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="RUN",
+        help="the run that differences are taken to (default: the first BYOL run)",
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""AUROC, AUPR and FPR at 95 % recall: known values, and scikit-learn, ties included."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from byov_jax.evaluation import metrics
+
+INSIDE, OUTSIDE = np.array([0.1, 0.4, 0.35, 0.8]), np.array([0.45, 0.9, 0.7, 0.35, 0.8])
+RANKINGS = (metrics.auroc, metrics.aupr, metrics.fpr95)
+
+
+def test_the_area_by_hand():
+    with jax.enable_x64(True):
+        assert metrics.auroc(INSIDE, OUTSIDE) == 0.75
+
+
+def reference(inside, outside):
+    truth, scores = np.repeat([0, 1], [len(inside), len(outside)]), np.concatenate([inside, outside])
+    false, true, _ = sklearn.metrics.roc_curve(truth, scores, drop_intermediate=False)
+    return (
+        sklearn.metrics.roc_auc_score(truth, scores),
+        sklearn.metrics.average_precision_score(truth, scores),
+        false[true >= 0.95].min(),
+    )
+
+
+@pytest.mark.parametrize(("n", "m", "x64"), [(30, 20, True), (7, 61, False)])
+def test_they_are_those_of_scikit_learn(n, m, x64):
+    rng = np.random.default_rng(n)
+    cases = 1000
+    inside, outside = rng.normal(size=(cases, n)), rng.normal(size=(cases, m)) + rng.normal(size=(cases, 1))
+    coarse = np.arange(cases) % 3  # continuous scores, few distinct ones, hardly any
+    for step, kind in ((0.5, 1), (2.0, 2)):
+        inside[coarse == kind], outside[coarse == kind] = (
+            np.round(x[coarse == kind] / step) * step for x in (inside, outside)
+        )
+    inside[:6] = 0.0  # all equal, on one side and on both
+    outside[:3] = 0.0
+    expected = np.array([reference(*pair) for pair in zip(inside, outside, strict=True)])
+    with jax.enable_x64(x64):
+        together = jax.jit(jax.vmap(lambda a, b: jnp.stack([metric(a, b) for metric in RANKINGS])))
+        found = together(jnp.asarray(inside), jnp.asarray(outside))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if x64 else 1e-6)
+
+
+def test_perfect_reversed_and_equal_scores():
+    low, high = np.arange(40), np.arange(40) + 100
+    assert [float(metric(low, high)) for metric in RANKINGS] == [1.0, 1.0, 0.0]
+    assert [float(metric(high, low)) for metric in (metrics.auroc, metrics.fpr95)] == [0.0, 1.0]
+    assert [float(metric(low * 0, high * 0)) for metric in RANKINGS] == [0.5, 0.5, 1.0]
+
+
+def test_many_scores_do_not_overflow():
+    """100,000 familiar and shifted samples are 10 billion pairs."""
+    low, high = np.arange(100_000), np.arange(100_000) + 50_000
+    np.testing.assert_allclose(metrics.auroc(low, high), 1 - 0.5 * 0.5**2, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "problem"),
+    [
+        (INSIDE[:, None], OUTSIDE, r"inside must be \[n\] with n above 0, got \[4, 1\]"),
+        (INSIDE, OUTSIDE[:0], r"outside must be \[n\] with n above 0, got \[0\]"),
+        (INSIDE, np.array([1.0, np.nan]), "outside must be finite"),
+        (np.array([np.inf]), OUTSIDE, "inside must be finite"),
+        (INSIDE * 1j, OUTSIDE, "inside must be real numbers, got complex128"),
+    ],
+)
+def test_wrong_scores_are_refused(inside, outside, problem):
+    for metric in RANKINGS:
+        with pytest.raises(ValueError, match=problem):
+            metric(inside, outside)

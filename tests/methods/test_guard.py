@@ -1,0 +1,176 @@
+"""A step that would spoil the state is not taken: what is left is the run without it, to the last bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from trainings import assert_same_state
+
+import byov_jax as byov
+from byov_jax import distributed
+from byov_jax.methods import guard
+from byov_jax.methods.guard import REASONS, Guard
+from byov_jax.training import loop
+
+NAN, INF = float("nan"), float("inf")
+WHITE = 255
+KEYS = loop.keys(0)
+
+
+def numbers(found):
+    return Guard(*(value.item() for value in found))
+
+
+@pytest.mark.parametrize(
+    ("loss", "kl", "norm", "reason"),
+    [
+        (NAN, 1.0, 1.0, "the loss"),
+        (INF, 1.0, 1.0, "the loss"),
+        (1.0, NAN, 1.0, "the KL"),
+        (1.0, INF, INF, "the KL"),
+        (1.0, 1.0, NAN, "the gradient"),
+        (NAN, NAN, NAN, "the loss"),
+        (9.1, 1.0, 1.0, "a spike of the loss"),
+    ],
+)
+def test_what_is_skipped_and_why(loss, kl, norm, reason):
+    before = Guard(jnp.int32(4), jnp.int32(1), jnp.int32(2), jnp.float32(3.0))
+    taken, after = guard.check(before, *map(jnp.float32, (loss, kl, norm)), 3.0)
+    assert not taken
+    assert numbers(after) == Guard(5, 2, REASONS.index(reason), 3.0)
+
+
+def test_a_step_that_is_taken_ends_a_row_and_moves_the_average():
+    before = Guard(jnp.int32(4), jnp.int32(3), jnp.int32(2), jnp.float32(3.0))
+    taken, after = guard.check(before, jnp.float32(8.9), jnp.float32(0.0), jnp.float32(1e30), 3.0)
+    assert taken
+    assert numbers(after) == Guard(4, 0, 2, pytest.approx(0.99 * 3.0 + 0.01 * 8.9))
+
+
+def test_the_first_loss_is_no_spike_and_without_a_limit_none_is():
+    for spike, average in ((3.0, 0.0), (0.0, 1e-9)):
+        before = guard.init()._replace(average=jnp.float32(average))
+        taken, after = guard.check(before, jnp.float32(1e9), jnp.float32(0.0), jnp.float32(1.0), spike)
+        assert taken
+    assert numbers(after).average == pytest.approx(1e7)
+
+
+def spoilt_views(keys, image):
+    """Not a number, for an image that is white."""
+    first, second = tiny.exposures(keys, image)
+    bad = jnp.all(image == WHITE, axis=(1, 2, 3), keepdims=True)
+    return jnp.where(bad, jnp.nan, first), second
+
+
+def runner_of(mode, spike=0.0):
+    net = tiny.student(axis_name="data" if mode == "pmap" else None)
+    return distributed.build(
+        lambda layout: tiny.byov_method(
+            byov.optimizers.adamw(1e-3),
+            net=net,
+            layout=layout,
+            views=spoilt_views,
+            spike=spike,
+            prior=byov.priors.teacher_moments(),
+            classes=3,
+        ),
+        tiny.batch(),
+        mode=mode,
+        devices=jax.devices()[: 1 if mode == "plain" else 2],
+        smallest=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return runner_of("plain")
+
+
+def batches(count, white=()):
+    """Batches in NumPy arrays; one image is white in some of them, the last, which is on the last device."""
+    for number in range(count):
+        batch = jax.tree.map(np.array, tiny.batch(seed=number))
+        if number in white:
+            batch.image[-1] = WHITE
+        yield batch
+
+
+def run(runner, white=(), *, leave_out=(), count=6):
+    """The state after so many steps, and what every step showed; some steps can be left out altogether."""
+    placed, infos = runner.start(KEYS.init), []
+    for number, batch in enumerate(batches(count, white)):
+        if number in leave_out:
+            state = runner.state(placed)
+            placed = runner.place(state._replace(step=state.step + 1))
+            continue
+        placed, info = runner.step(placed, runner.put(batch), KEYS.steps)
+        infos.append(jax.device_get(info))
+    return jax.device_get(runner.state(placed)), infos
+
+
+@pytest.mark.parametrize("mode", ["plain", "sharded", "pmap"])
+def test_the_result_is_that_of_the_run_without_the_step(mode, plain):
+    """On every device, though the NaN is on the last one alone."""
+    runner = plain if mode == "plain" else runner_of(mode)
+    found, infos = run(runner, white=(2, 3))
+    assert [int(info.skipped) for info in infos] == [0, 0, 1, 2, 2, 2]
+    assert [int(info.skipped_in_a_row) for info in infos] == [0, 0, 1, 2, 0, 0]
+    assert REASONS[int(infos[3].skipped_for)] == "the loss"
+    assert np.isnan(infos[2].loss)
+    expected, _ = run(runner, leave_out=(2, 3))
+    assert numbers(found.guard)[:3] == (2, 0, REASONS.index("the loss"))
+    assert_same_state(found._replace(guard=None), expected._replace(guard=None))
+    assert found.guard.average == expected.guard.average
+    assert int(found.step) == 6
+    taken, _ = run(runner)
+    assert any(x.tobytes() != y.tobytes() for x, y in zip(*map(jax.tree.leaves, (found, taken)), strict=True))
+
+
+def test_everything_may_be_nan_at_the_very_first_step(plain):
+    start = jax.device_get(plain.start(KEYS.init))
+    found, _ = run(plain, white=range(3), count=3)
+    assert numbers(found.guard) == Guard(3, 3, 1, 0.0)
+    assert_same_state(found._replace(guard=None, step=None), start._replace(guard=None, step=None))
+
+
+def one_step(runner, state):
+    """A step from a state that something is wrong with."""
+    (batch,) = batches(1)
+    before = jax.device_get(state)
+    after, info = jax.device_get(runner.step(runner.place(state), runner.put(batch), KEYS.steps))
+    assert_same_state(after._replace(guard=None, step=None), before._replace(guard=None, step=None))
+    assert np.isfinite(info.loss)
+    return REASONS[int(after.guard.reason)], info
+
+
+def test_a_gradient_that_is_not_finite_is_named(plain):
+    """The KL of such a variance is finite, the square of its gradient is not."""
+    state = plain.start(KEYS.init)
+    log_var = state.posterior.log_var
+    log_var["predictor"]["dense_0"]["kernel"] = jnp.full((8, 8), 60.0)
+    reason, info = one_step(plain, state)
+    assert np.isfinite(info.kl)
+    assert np.isinf(info.gradient_norm)
+    assert reason == "the gradient"
+
+
+def test_a_kl_that_is_not_finite_is_named(plain):
+    """The prior of the predictor enters nothing else."""
+    state = plain.start(KEYS.init)
+    far = jax.tree.map(lambda x: x + 1e30, state.prior.mean)
+    reason, info = one_step(plain, state._replace(prior=state.prior._replace(mean=far)))
+    assert np.isinf(info.kl)
+    assert reason == "the KL"
+
+
+def test_a_spike_is_skipped_if_that_is_asked_for(plain):
+    """A limit below every loss makes a spike of all but the first."""
+    every, _ = run(runner_of("plain", spike=1e-3), count=3)
+    assert numbers(every.guard)[:3] == (2, 2, REASONS.index("a spike of the loss"))
+    first, _ = run(plain, count=1)
+    jax.tree.map(  # to rounding: it is another program
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), every.posterior, first.posterior
+    )
+    none, _ = run(runner_of("plain", spike=100.0), count=3)
+    assert numbers(none.guard)[:3] == (0, 0, 0)

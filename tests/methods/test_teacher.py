@@ -1,0 +1,56 @@
+"""The teacher follows the student's mean, and nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from byov_jax.methods import teacher
+
+MEAN = {
+    name: {"kernel": jnp.full(2, value)}
+    for name, value in (("encoder", 1.0), ("projector", 2.0), ("predictor", 3.0))
+}
+STATS = {
+    "batch_stats": {"projector": {"mean": jnp.full(2, 4.0)}, "predictor": {"mean": jnp.full(2, 5.0)}},
+    "frozen": {"encoder": {"kernel": jnp.full(2, 0.1)}},
+}
+MOVED = jax.tree.map(lambda x: x + 1.0, MEAN)
+MOVED_STATS = jax.tree.map(lambda x: x + 1.0, STATS)
+
+
+def test_it_starts_as_a_copy_in_buffers_of_its_own():
+    start = teacher.init(MEAN, STATS)
+    np.testing.assert_array_equal(start.params["encoder"]["kernel"], MEAN["encoder"]["kernel"])
+    assert start.params["encoder"]["kernel"] is not MEAN["encoder"]["kernel"]
+
+
+def test_it_never_contains_the_predictor():
+    moved = teacher.update(teacher.init(MEAN, STATS), MOVED, MOVED_STATS, 0.5)
+    assert set(moved.params) == {"encoder", "projector"}
+    assert set(moved.stats["batch_stats"]) == {"projector"}
+
+
+def test_it_averages_means_and_batch_statistics():
+    moved = teacher.update(teacher.init(MEAN, STATS), MOVED, MOVED_STATS, 0.75)
+    np.testing.assert_allclose(moved.params["encoder"]["kernel"], 1.25)
+    np.testing.assert_allclose(moved.stats["batch_stats"]["projector"]["mean"], 4.25)
+
+
+def test_frozen_collections_stay_bitwise():
+    moved = teacher.update(teacher.init(MEAN, STATS), MOVED, STATS, 0.3)
+    np.testing.assert_array_equal(
+        moved.stats["frozen"]["encoder"]["kernel"], STATS["frozen"]["encoder"]["kernel"]
+    )
+
+
+@pytest.mark.parametrize(("tau", "expected"), [(1.0, MEAN), (0.0, MOVED)])
+def test_tau_one_freezes_and_tau_zero_copies(tau, expected):
+    moved = teacher.update(teacher.init(MEAN, STATS), MOVED, MOVED_STATS, tau)
+    for part in ("encoder", "projector"):
+        np.testing.assert_array_equal(moved.params[part]["kernel"], expected[part]["kernel"])
+
+
+def test_methods_without_a_teacher_have_an_empty_one():
+    empty = teacher.none()
+    assert jax.tree.leaves(teacher.update(empty, MEAN, STATS, 0.5)) == []

@@ -1,0 +1,83 @@
+"""The watchdog: says what a run waits for, not too early, not too often, and not when it may wait."""
+
+import threading
+
+import pytest
+
+from byov_jax.training import watchdog
+from byov_jax.training.watchdog import Watchdog
+
+SECONDS = 0.02  # the thread looks four times as often
+
+
+class Clock:
+    """A clock that stands still until it is moved; it knows when it was looked at."""
+
+    def __init__(self):
+        self._now, self._looked = 0.0, threading.Semaphore(0)
+
+    def monotonic(self):
+        if threading.current_thread().name == "watchdog":
+            self._looked.release()
+        return self._now
+
+    def move(self, seconds):
+        """Moves it, and waits until the watchdog has seen it and has come by again."""
+        self._now += seconds
+        while self._looked.acquire(blocking=False):
+            pass
+        for _ in range(3):
+            assert self._looked.acquire(timeout=60.0)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(watchdog, "time", clock)
+    return clock
+
+
+def test_what_takes_too_long_is_told_and_again_after_every_doubling(clock):
+    told = []
+    with Watchdog(SECONDS, told.append) as dog:
+        dog.now("waiting for images")
+        clock.move(0.9 * SECONDS)
+        assert told == []
+        clock.move(0.2 * SECONDS)  # 1.1 times the limit
+        assert told == ["no progress for 0 seconds: waiting for images"]
+        clock.move(0.8 * SECONDS)  # 1.9
+        assert len(told) == 1
+        clock.move(0.2 * SECONDS)  # 2.1
+        clock.move(1.8 * SECONDS)  # 3.9
+        assert len(told) == 2
+        clock.move(120.0)
+        assert told[2:] == ["no progress for 120 seconds: waiting for images"]
+
+
+def test_whoever_goes_on_is_left_in_peace(clock):
+    told = []
+    with Watchdog(SECONDS, told.append) as dog:
+        for _ in range(5):
+            dog.now("computing a step")
+            clock.move(0.9 * SECONDS)
+        assert told == []
+        dog.now(None)
+        clock.move(1e6)
+        assert told == []
+        dog.now("waiting for images")
+        clock.move(1.1 * SECONDS)
+        dog.now("computing a step")
+        clock.move(1.1 * SECONDS)
+        assert [text.split(": ")[1] for text in told] == ["waiting for images", "computing a step"]
+
+
+def test_it_ends_with_the_run():
+    with Watchdog(60.0, print):
+        assert any(thread.name == "watchdog" for thread in threading.enumerate())
+    assert not any(thread.name == "watchdog" for thread in threading.enumerate())
+
+
+def test_without_a_limit_there_is_none():
+    with Watchdog(0.0, print) as dog:
+        dog.now("waiting for images")
+        assert not any(thread.name == "watchdog" for thread in threading.enumerate())
