@@ -1,10 +1,10 @@
-"""What saving costs: training with a checkpoint every so many steps over training without, in one process.
+"""Measure the cost of saving: training with checkpoints over training without, in one process.
 
     python -m benchmarks.checkpoint [--every=50] [--repeats=5] [--json=FILE]
 
-The same compiled step runs in blocks of `every` steps, in turn with one save in the middle of the block and
-without; a block with a save ends when the state is safe on the disk, checksums and all. The ratio is the
-median of the ratios of neighbouring blocks, so that a machine that slows down slows both.
+The same compiled step runs in blocks of `every` steps, alternately with one save in the middle of the block
+and without; a block with a save ends when the checkpoint is complete on disk, with its checksums. The result
+is the median of the ratios of neighbouring blocks, so that a change in machine speed cancels.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SIDE, BATCH = 112, 16
 
 
 def main() -> None:
-    """Parses the command line, measures, prints JSON."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measure(every: int, repeats: int) -> dict[str, Any]:
-    """Runs blocks of steps in turn, with a save and without."""
+    """Run blocks of steps, alternately with a save and without."""
     student = networks.Student(networks.vit("Ti/16"), networks.MLP((4096, 256)), networks.MLP((4096, 256)))
     method = byov.methods.byov(
         student,
@@ -65,10 +65,10 @@ def measure(every: int, repeats: int) -> dict[str, Any]:
     calls: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         writer = checkpointer.CheckpointWriter(Path(folder))
-        writer.save(2 * repeats, state)  # the first one compiles what looks for NaN
+        writer.save(2 * repeats, state)  # compiles the check for NaN
         writer.wait()
         for block in range(2 * repeats):
-            saves = block % 4 in (1, 2)  # each comes first in every other pair
+            saves = block % 4 in (1, 2)  # either kind is first in every other pair
             start = time.perf_counter()
             for number in range(every):
                 state, info = step(state, batch, key)

@@ -1,14 +1,14 @@
-"""How fast images become crops: beside the bare decoder, through the whole pipeline, and in how much memory.
+"""Measure the data pipeline: crops relative to bare decoding, throughput, scaling and memory.
 
     python -m benchmarks.data [--source=FOLDER] [--repeats=15] [--batches=2000] [--json=FILE]
 
-Without a source it makes JPEGs like those of ImageNet: 500x375 pixels, about 110 kB. In every repeat the same
-files, from memory, are decoded (simplejpeg, full size) and turned into one and into two random crops of 224
-pixels. It is the processor's time of one core that counts, and a share is the median of the ratios of
-neighbouring runs: other programs on the machine matter little. Then the pipeline reads the files from disk,
-with two crops each: as it is used, by several numbers of worker processes; and with one thread in each of 1,
-2, 4 ... workers up to the number of cores, in turn, which shows how it scales. A long run over small images
-(--batches=10000 to be sure) shows whether memory grows.
+Without a source it generates JPEGs like those of ImageNet: 500x375 pixels, about 110 kB. Each repeat decodes
+the same files from memory (simplejpeg, full size) and makes one and two random crops of 224 pixels from them.
+Times are CPU times of one thread, and a ratio is the median over adjacent runs, so that other load on the
+machine matters little. Then the pipeline reads the files from disk, with two crops each: in its default
+setting with several numbers of workers, and for scaling with 1, 2, 4 ... workers of one thread each, up to
+the number of cores, interleaved. A long run over small images (use --batches=10000 to be sure) shows whether
+memory grows.
 """
 
 import argparse
@@ -27,44 +27,45 @@ import simplejpeg
 from PIL import Image
 
 from byov_jax.data import registry
-from byov_jax.data.loading import crops
-from byov_jax.data.loading import pipeline as stream
-from byov_jax.data.records import Source
+from byov_jax.data.dataset import Source
+from byov_jax.data.loading import crops, pipeline
 
 SIZE = 224
 FILES = 64
-"""How many are decoded in one run."""
+"""Number of files decoded per run."""
 
 BATCH = 64
 WARM, MEASURED = 10, 90
-"""Batches of the pipeline before and during the measurement: buffers must be full before it."""
+"""Batches before and during a measurement of the pipeline; the first ones fill its buffers."""
 
 
 def main() -> None:
-    """Parses the command line, measures, prints JSON."""
+    """Run the benchmark and print JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--source", metavar="FOLDER", help="a data set with JPEGs to measure (default: made)")
+    parser.add_argument("--source", metavar="FOLDER", help="JPEGs to measure (default: generated)")
     parser.add_argument("--repeats", type=int, default=15, help="timed runs of each kind (default: 15)")
-    parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2], help="numbers (default: 0 1 2)")
-    parser.add_argument("--batches", type=int, default=2000, help="of the memory run, 0 for none")
-    parser.add_argument("--json", metavar="FILE", help="write the result here as well")
+    parser.add_argument(
+        "--workers", type=int, nargs="*", default=[0, 1, 2], help="worker counts (default: 0 1 2)"
+    )
+    parser.add_argument("--batches", type=int, default=2000, help="length of the memory run, 0 for none")
+    parser.add_argument("--json", metavar="FILE", help="also write the result here")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats={arguments.repeats} must be at least 1")
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            place = arguments.source or make(Path(folder) / "photos", FILES, (375, 500))
-            images = registry.open(place).train
+            source = arguments.source or generate(Path(folder) / "photos", FILES, (375, 500))
+            images = registry.open_dataset(source).train
         except (ValueError, OSError) as error:
             parser.error(f"--source: {error}")
         result: dict[str, Any] = {"cores": os.cpu_count(), "decode": decode(images, arguments.repeats)}
-        result["pipeline"] = {workers: pipeline(images, workers) for workers in arguments.workers}
-        result["scaling"] = scaling(images, stream.cores(), min(arguments.repeats, 3))
+        result["pipeline"] = {workers: throughput(images, workers) for workers in arguments.workers}
+        result["scaling"] = scaling(images, pipeline.usable_cores(), min(arguments.repeats, 3))
         if arguments.batches:
-            small = registry.open(make(Path(folder) / "small", 200, (48, 64))).train
+            small = registry.open_dataset(generate(Path(folder) / "small", 200, (48, 64))).train
             result["memory"] = memory(small, arguments.batches, workers=2)
     text = json.dumps(result, indent=2)
     print(text)
@@ -73,8 +74,8 @@ def main() -> None:
             file.write(text + "\n")
 
 
-def make(folder: Path, count: int, shape: tuple[int, int]) -> str:
-    """Writes JPEGs with structure at every scale and the grain of photographs."""
+def generate(folder: Path, count: int, shape: tuple[int, int]) -> str:
+    """Write JPEGs with structure at all scales and photographic noise, and return their folder."""
     rng = np.random.default_rng(0)
     (folder / "train").mkdir(parents=True)
     for i in range(count + 1):
@@ -91,7 +92,7 @@ def make(folder: Path, count: int, shape: tuple[int, int]) -> str:
 
 
 def decode(images: Source, repeats: int) -> dict[str, Any]:
-    """Rates of one core: the decoder alone, with one crop, and with two."""
+    """Measure one core: decoding alone, with one crop, and with two."""
     files = [bytes(images[i].image) for i in range(min(len(images), FILES))]
 
     def cropped(count: int) -> Callable[[int, int, bytes], Any]:
@@ -125,8 +126,8 @@ def decode(images: Source, repeats: int) -> dict[str, Any]:
     return result
 
 
-def pipeline(images: Source, workers: int, threads: int = 0) -> dict[str, float]:
-    """Images per second through everything, once the workers are busy."""
+def throughput(images: Source, workers: int, threads: int = 0) -> dict[str, float]:
+    """Measure images per second through the pipeline, once its buffers are full."""
     start = time.perf_counter()
     batch = min(BATCH, len(images))
     with _batches(images, WARM + MEASURED, batch, SIZE, workers, threads) as batches:
@@ -140,17 +141,17 @@ def pipeline(images: Source, workers: int, threads: int = 0) -> dict[str, float]
 
 
 def scaling(images: Source, cores: int, repeats: int) -> dict[int, Any]:
-    """Workers of one thread each, 1, 2, 4 ... as many as cores: how many times the images of one worker."""
+    """Measure 1, 2, 4 ... workers of one thread each, up to the number of cores, relative to one worker."""
     counts = [2**i for i in range(cores.bit_length())]
     rates: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(repeats):
         for count in counts:
-            rates[count].append(pipeline(images, count, threads=1)["images_per_second"])
+            rates[count].append(throughput(images, count, threads=1)["images_per_second"])
     result = {}
-    for count, found in rates.items():
-        times = [rate / alone for rate, alone in zip(found, rates[1], strict=True)]
+    for count, measured in rates.items():
+        times = [rate / alone for rate, alone in zip(measured, rates[1], strict=True)]
         result[count] = {
-            "images_per_second": statistics.median(found),
+            "images_per_second": statistics.median(measured),
             "times_one_worker": round(statistics.median(times), 2),
             "range": [round(min(times), 2), round(max(times), 2)],
         }
@@ -158,7 +159,7 @@ def scaling(images: Source, cores: int, repeats: int) -> dict[int, Any]:
 
 
 def memory(images: Source, count: int, workers: int) -> dict[str, Any]:
-    """Resident memory of this process and its workers, at ten moments of a long run."""
+    """Sample the resident memory of this process and its workers ten times during a long run."""
     resident = []
     with _batches(images, count, 32, 32, workers, 0) as batches:
         for step, _ in enumerate(batches, 1):
@@ -167,8 +168,10 @@ def memory(images: Source, count: int, workers: int) -> dict[str, Any]:
     return {"batches": count, "workers": workers, "resident_mib": resident}
 
 
-def _batches(images: Source, steps: int, batch: int, size: int, workers: int, threads: int) -> stream.Batches:
-    return stream.batches(
+def _batches(
+    images: Source, steps: int, batch: int, size: int, workers: int, threads: int
+) -> pipeline.Batches:
+    return pipeline.batches(
         images,
         seed=0,
         batch_size=batch,
@@ -183,7 +186,7 @@ def _batches(images: Source, steps: int, batch: int, size: int, workers: int, th
 
 
 def _resident() -> int:
-    """Bytes of this process and all below it."""
+    """Return the resident bytes of this process and all its descendants."""
     total, waiting = 0, [os.getpid()]
     while waiting:
         process = Path(f"/proc/{waiting.pop()}")

@@ -1,8 +1,8 @@
-"""Thirty Monte-Carlo predictions against thirty deterministic forward passes, in turn, in one process.
+"""Time 30 Monte-Carlo draws against 30 deterministic forward passes, alternating in one process.
 
     python -m benchmarks.predictive [--repeats=5] [--json=FILE]
 
-Prints the median of the ratios of neighbouring measurements, and their range: what drawing the weights costs.
+Prints the median and range of the ratios of neighbouring measurements: the cost of drawing the weights.
 """
 
 import argparse
@@ -31,34 +31,34 @@ DRAWS = 30
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measures and prints."""
+    """Time the chosen networks and print the ratios."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.predictive",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--case", choices=CASES, action="append", help="which networks (default: small)")
+    parser.add_argument("--case", choices=CASES, action="append", help="networks to time (default: small)")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements (default: 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
     arguments = parser.parse_args(argv)
     if arguments.repeats < 1:
         parser.error(f"--repeats={arguments.repeats} must be at least 1")
-    found = {}
+    results = {}
     for name in arguments.case or ["small"]:
-        found[name] = measure(name, arguments.repeats)
+        result = results[name] = measure(name, arguments.repeats)
         print(
-            f"{name}: {DRAWS} draws cost {found[name]['ratio']:.3f} x {DRAWS} forward passes "
-            f"(range {found[name]['lowest']:.3f} to {found[name]['highest']:.3f} of {arguments.repeats}); "
-            f"{found[name]['forward_seconds']:.2f} s for {DRAWS} passes over {found[name]['images']} images",
+            f"{name}: {DRAWS} draws cost {result['ratio']:.3f} x {DRAWS} forward passes "
+            f"(range {result['lowest']:.3f} to {result['highest']:.3f} of {arguments.repeats}); "
+            f"{result['forward_seconds']:.2f} s for {DRAWS} passes over {result['images']} images",
             flush=True,
         )
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0
 
 
 def measure(name: str, repeats: int) -> dict[str, float]:
-    """Times both in turn; each pair gives one ratio."""
+    """Time both alternately and return the ratios of the pairs."""
     network, shape, images = CASES[name]
     x = jnp.asarray(np.random.default_rng(0).random((images, *shape)), jnp.float32)
     q = byov.posterior.init(network.init(jax.random.key(0), x[:1])["params"])
@@ -67,7 +67,7 @@ def measure(name: str, repeats: int) -> dict[str, float]:
         return network.apply({"params": params}, x)
 
     forward = jax.jit(apply)
-    size = byov.predictive.memory.fit(apply, q.mean, x, 1).examples
+    size = byov.predictive.batch_size.choose(apply, q.mean, x, 1).examples
     batches = [x[i : i + size] for i in range(0, images, size)]
 
     def deterministic():

@@ -1,9 +1,9 @@
-"""What the posterior costs: BYOV's training step over BYOL's, side by side in one process.
+"""Cost of the posterior: time and memory of BYOV's training step relative to BYOL's.
 
     python -m benchmarks.step [--case=small --case=vit_ti16] [--repeats=7] [--json=FILE]
 
-For each case both steps are compiled once, then run in turn; the ratio is the median of the ratios of
-neighbouring runs, so that a machine that slows down slows both. Both steps are whole training steps with the
+For each case both steps are compiled once, then run alternately in one process; the ratio is the median over
+pairs of consecutive runs, which cancels drifts of the machine's speed. Both are whole training steps with the
 same views, network and optimizer (AdamW); BYOV adds the weight draw, the KL and the log-variances' update.
 """
 
@@ -51,7 +51,7 @@ CASES = {
 
 
 class Compiled(NamedTuple):
-    """A compiled step, its state, and what compiling it took."""
+    """A compiled step, its state, compile time and peak temporary memory."""
 
     step: Any
     state: byov.State
@@ -60,13 +60,13 @@ class Compiled(NamedTuple):
 
 
 def main() -> None:
-    """Parses the command line, measures, prints a table and JSON."""
+    """Parse the command line, measure and print JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--case", action="append", choices=list(CASES), help="which cases (default: all)")
     parser.add_argument("--repeats", type=int, default=7, help="timed pairs of steps per case (default: 7)")
-    parser.add_argument("--json", metavar="FILE", help="write the result here as well")
+    parser.add_argument("--json", metavar="FILE", help="also write the result to this file")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error(f"--repeats={arguments.repeats} must be at least 1")
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def measure(case: Case, repeats: int) -> dict[str, Any]:
-    """Compiles both steps and times them in turn."""
+    """Compile both steps and time them alternately."""
     batch = byov.Batch(jax.device_put(np.random.default_rng(0).integers(0, 256, case.shape, np.uint8)))
     optimizer = byov.optimizers.adamw(1e-3)
     methods = {
@@ -121,7 +121,7 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
 
 
 def prepare(method: byov.methods.Method, batch: byov.Batch, key: jax.Array) -> Compiled:
-    """Compiles a step ahead of time, with its state donated."""
+    """Compile a step ahead of time, with its state donated."""
     state = method.init(key, batch)
     start = time.perf_counter()
     step = jax.jit(method.step, donate_argnums=0).lower(state, batch, key).compile()

@@ -12,6 +12,7 @@ from byov_jax.evaluation import metrics as metrics
 from byov_jax.evaluation import predictive as predictive
 from byov_jax.evaluation import pruning as pruning
 from byov_jax.evaluation.predictive import Prediction as Prediction
+from byov_jax.evaluation.suite import evaluate as evaluate
 from byov_jax.images import shifts as shifts
 from byov_jax.methods import optimizers as optimizers
 from byov_jax.methods import schedules as schedules

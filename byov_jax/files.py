@@ -21,10 +21,10 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, default=_plain, allow_nan=False) + "\n"
 
 
-def finite(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
     """Replace NaN and infinity by None, since JSON has neither."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: nan_to_none(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -34,7 +34,7 @@ def write_json(file: Path, value: Any) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text atomically: a reader sees the old file or the new one, never a part."""
+    """Write a text atomically: a reader sees the old file or the new one."""
     with _replacing(file) as temporary:
         temporary.write_text(text)
 
@@ -46,7 +46,7 @@ def write_npz(file: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def append(file: Path, text: bytes) -> None:
-    """Append all of `text` or nothing: a partial line at the end could not be continued."""
+    """Append all of `text`; if that fails, restore the file, as a partial line would join the next one."""
     with file.open("ab", buffering=0) as stream:
         end = stream.tell()
         try:
@@ -60,33 +60,36 @@ def append(file: Path, text: bytes) -> None:
 def read_json(file: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; anything else is a RunError."""
     try:
-        found = json.loads(file.read_text())
+        value = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{file} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{file} must hold one JSON object, not a {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise RunError(f"{file} must hold one JSON object, not a {type(value).__name__}")
+    return value
 
 
-def read_npz(file: Path) -> dict[str, np.ndarray]:
-    """Read all arrays of an .npz file; what is damaged or pickled is a RunError."""
+def read_npz(file: Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, np.ndarray]:
+    """Read the arrays of an .npz file whose names start with one of `prefixes`, by default all.
+
+    A damaged file and a pickled array are a RunError.
+    """
     try:
-        # Not np.load, which tries to unpickle whatever it does not recognise.
+        # np.load would try to unpickle a file that it does not recognize.
         with file.open("rb") as stream, NpzFile(stream, allow_pickle=False) as arrays:
-            return {name: np.asarray(arrays[name]) for name in arrays.files}
+            return {name: np.asarray(arrays[name]) for name in arrays.files if name.startswith(prefixes)}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RunError(f"{file} cannot be read as .npz: {error}") from None
 
 
 class Lines(NamedTuple):
-    """The JSON objects of a .jsonl file, and what is wrong with the lines that could not be read."""
+    """The JSON objects of a .jsonl file, and the problem of every damaged line, by its number from 1."""
 
     objects: list[dict[str, Any]]
     damaged: dict[int, str]
 
 
 def read_jsonl(file: Path) -> list[dict[str, Any]]:
-    """Read the lines of a metrics file; a torn last line, of a process that was killed, is left out.
+    """Read the lines of a metrics file; an incomplete last line, of a killed process, is dropped.
 
     Any other line that is not a JSON object with an integer `step` is a RunError.
     """
@@ -97,21 +100,24 @@ def read_jsonl(file: Path) -> list[dict[str, Any]]:
 
 
 def scan_jsonl(file: Path) -> Lines:
-    """Read the lines that can be read, and say what is wrong with the others, numbered from 1."""
-    found = Lines([], {})
-    texts = file.read_bytes().split(b"\n") if file.is_file() else []
+    """Read a metrics file, and collect damaged lines; an incomplete last line is dropped."""
+    result = Lines([], {})
+    try:
+        texts = file.read_bytes().split(b"\n") if file.is_file() else []
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error}") from None
     for number, text in enumerate(texts, start=1):
         if not text.strip():
             continue
         try:
-            found.objects.append(_with_step(text))
+            result.objects.append(_parse_line(text))
         except (ValueError, RecursionError) as error:
-            if number < len(texts):  # the last text is not empty only if its line was never finished
-                found.damaged[number] = str(error)
-    return found
+            if number < len(texts):  # text after the last line break is an incomplete line
+                result.damaged[number] = str(error)
+    return result
 
 
-def _with_step(text: bytes) -> dict[str, Any]:
+def _parse_line(text: bytes) -> dict[str, Any]:
     try:
         line = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
@@ -125,7 +131,7 @@ def _with_step(text: bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _replacing(file: Path) -> Iterator[Path]:
-    """A temporary file that replaces `file` once it is written, and is removed if it cannot be."""
+    """Yield a temporary file that replaces `file` on success, and is removed on failure."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         yield temporary

@@ -1,8 +1,6 @@
 """A trained model: `load` a run directory, `predict` with uncertainty, `embed`."""
 
 import dataclasses
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpy.lib.npyio import NpzFile
 
 from byov_jax import files
 from byov_jax.bayes import posterior
@@ -27,26 +24,27 @@ from byov_jax.methods.objectives import Batch
 from byov_jax.methods.step import State
 from byov_jax.methods.teacher import Teacher
 from byov_jax.training import build, loop, run_directory
+from byov_jax.training.config import Config
 
 ImageArray = Array | np.ndarray | LazyImages
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A network, its weights, and the classifier on top.
+    """A network, its weights, and the classifier on its features.
 
     Attributes:
-      config: what it was trained with.
+      config: the config of its training.
       network: the Flax module, a `networks.Student` or a `networks.Classifier`.
       views: the augmentations it was trained with, whose mean and std normalise its inputs.
-      posterior: its weights; a deterministic method's have no log-variances.
-      stats: its other variables (`batch_stats`, ...).
+      posterior: the weights; without log-variances for deterministic methods.
+      stats: the other variables (`batch_stats`, ...).
       teacher: the EMA teacher; empty for supervised methods.
-      probe: the linear classifier on its features, None if there is none yet.
+      probe: the linear classifier on its features, None before one is fitted.
       step: optimizer steps taken.
     """
 
-    config: dict[str, Any]
+    config: Config
     network: Any
     views: Views
     posterior: Posterior
@@ -57,8 +55,8 @@ class Model:
 
     @property
     def supervised(self) -> bool:
-        """Whether it was trained with labels and so has a classifier of its own."""
-        return self.config["method"].startswith("supervised")
+        """Whether it was trained with labels, and so has a classification head."""
+        return self.config.traits.supervised
 
     @property
     def bayesian(self) -> bool:
@@ -66,11 +64,11 @@ class Model:
         return posterior.size(self.posterior) > 0
 
     def predict(self, images: ImageArray, draws: int = 30, seed: int = 0) -> Prediction:
-        """Class probabilities with their uncertainty.
+        """Return class probabilities with their uncertainty.
 
         Args:
           images: [n, height, width, channels], uint8 or float in [0, 1].
-          draws: weight draws that are averaged; 0 for the posterior's mean alone.
+          draws: number of weight draws to average over; 0 for the posterior's mean.
           seed: decides the draws, which are the same for all images.
 
         Returns:
@@ -92,7 +90,7 @@ class Model:
         teacher: bool = False,
         blocks: int = 0,
     ) -> Array:
-        """Features of images.
+        """Return features of images.
 
         Args:
           images: [n, height, width, channels], uint8 or float in [0, 1].
@@ -100,8 +98,8 @@ class Model:
           draws: 0 for the posterior's mean; K for K draws of the weights.
           seed: decides the draws.
           teacher: take the EMA teacher's weights, which are deterministic and have no predictor.
-          blocks: if not 0, the pooled tokens of the last so many blocks of a ViT, side by side, instead of
-            the encoder's output.
+          blocks: if not 0, the concatenated pooled tokens of this many last blocks of a ViT, instead of the
+            encoder's output.
 
         Returns:
           [n, features], or [K, n, features] with draws.
@@ -113,7 +111,7 @@ class Model:
         return features if draws else features[0]
 
     def tap(self, tap: str = "encoder", *, blocks: int = 0):
-        """`(q, apply)` for `predictive`, whose outputs are the features at `tap`. Args as in `embed`."""
+        """Return `(q, apply)` for `predictive` with the features at `tap` as outputs; args as in `embed`."""
         if tap not in forward.TAPS:
             raise ValueError(f"tap={tap!r}: expected one of {', '.join(forward.TAPS)}")
         if tap not in self.posterior.mean:
@@ -123,53 +121,53 @@ class Model:
         if blocks and not 1 <= blocks <= self.network.encoder.depth:
             raise ValueError(f"blocks={blocks}: the encoder has {self.network.encoder.depth}")
         parts = forward.TAPS[: forward.TAPS.index(tap) + 1]
-        q = forward.variables_of(self.posterior, self.stats, parts)
-        return q, forward.at_tap(self.network, self.views, tap, blocks)
+        q = forward.select_variables(self.posterior, self.stats, parts)
+        return q, forward.features(self.network, self.views, tap, blocks)
 
     def taps(self):
-        """`(q, apply)` whose outputs are all that the network computes, a `networks.Taps` or `.Logits`."""
-        q = forward.variables_of(self.posterior, self.stats, tuple(self.posterior.mean))
-        return q, forward.all_outputs(self.network, self.views)
+        """Return `(q, apply)` for `predictive` with all outputs: a `networks.Taps` or `networks.Logits`."""
+        q = forward.select_variables(self.posterior, self.stats, tuple(self.posterior.mean))
+        return q, forward.outputs(self.network, self.views)
 
     def classifier(self, others: Mapping[str, LinearProbe] | None = None):
-        """`(q, apply)` for `predictive.statistics`: class probabilities [n, classes] and features [n, d].
+        """Return `(q, apply)` for `predictive.statistics`: probabilities [n, classes] and features [n, d].
 
-        The classifier is the network's own head if it was trained with labels, else the probe on its
-        encoder's features. The probe is a point estimate: draws go through the encoder, then through the
-        same probe. `others` are further probes on the encoder's features; their probabilities come third.
+        The classifier is the network's head if it was trained with labels, else the probe on its encoder's
+        features, a point estimate that all draws share. The probabilities of `others`, further probes, are a
+        third output.
         """
         if self.supervised:
-            q = forward.variables_of(self.posterior, self.stats, ("encoder", "head"))
+            q = forward.select_variables(self.posterior, self.stats, ("encoder", "head"))
         elif self.probe is not None:
-            q = forward.with_point_estimates(self.tap()[0], probe=self.probe)
+            q = forward.add_point_estimates(self.tap()[0], probe=self.probe)
         else:
             raise RunError(
-                "this model has no classifier yet: fit one with model.with_probe(images, labels), or run "
-                "python -m byov_jax.cli.evaluate on its directory"
+                "this model has no classifier: fit one with model.with_probe(images, labels), or run "
+                "byov evaluate on its directory"
             )
-        q = forward.with_point_estimates(q, others=dict(others or {}))
+        q = forward.add_point_estimates(q, others=dict(others or {}))
         return q, forward.classifier(self.network, self.views, own_head=self.supervised)
 
     def with_probe(self, images: ImageArray, labels: np.ndarray, *, classes: int | None = None) -> "Model":
-        """This model with a linear classifier fitted on the mean features of labelled images."""
+        """Return this model with a linear classifier fitted on the mean features of labelled images."""
         fitted = linear_probe.fit(self.embed(images), labels, classes=classes or int(labels.max()) + 1)
         return dataclasses.replace(self, probe=fitted)
 
     def of_teacher(self) -> "Model":
-        """The EMA teacher as a model of its own: deterministic, without predictor, without a probe yet."""
+        """Return the EMA teacher as a model: deterministic, without predictor, without a probe."""
         if not self.teacher.params:
-            raise ValueError(f"a {self.config['method']} model has no teacher")
+            raise ValueError(f"a {self.config.method} model has no teacher")
         q = posterior.point(self.teacher.params)
         return dataclasses.replace(self, posterior=q, stats=self.teacher.stats, probe=None)
 
     def untrained(self) -> "Model":
-        """The same network as it was before the first step of training, without a probe."""
+        """Return the network as it was before training, without a probe."""
         method = build.method(self.config, self.network)
-        key = loop.keys(self.config["seed"], self.config["prng"]).init
+        key = loop.keys(self.config.seed, self.config.prng).init
         return from_state(self.config, self.network, method.init(key, _example(self.config)))
 
     def _check(self, images: ImageArray) -> None:
-        expected = tuple(self.config["data"]["image"])
+        expected = self.config.data.image
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
             raise ValueError(
                 f"images are {images.shape}; this model takes [n, {', '.join(map(str, expected))}]"
@@ -177,7 +175,7 @@ class Model:
 
 
 def load(run_dir: str | Path) -> Model:
-    """The trained model in a run directory, at its newest checkpoint."""
+    """Load the trained model of a run directory from its newest checkpoint."""
     run = Path(run_dir)
     config = run_directory.read_config(run)
     folder = run / run_directory.CHECKPOINTS
@@ -186,7 +184,7 @@ def load(run_dir: str | Path) -> Model:
         network = build.network(config)
         method = build.method(config, network)
         like = jax.eval_shape(method.init, jax.random.key(0), _example(config))
-    except Exception as error:  # whatever is wrong with the values of a config, Flax and JAX say it
+    except Exception as error:  # Flax and JAX raise many kinds for wrong values
         reason = " ".join(str(error).split())[:200]
         raise RunError(f"{run / run_directory.CONFIG} describes no network: {reason}") from None
     state = checkpointer.restore_newest(folder, like)
@@ -195,10 +193,8 @@ def load(run_dir: str | Path) -> Model:
     return from_state(config, network, state, _read_probe(run, int(state.step)))
 
 
-def from_state(
-    config: dict[str, Any], network: Any, state: State, fitted: LinearProbe | None = None
-) -> Model:
-    """The model that a training state is: `network` comes from `recipe.network(config)`."""
+def from_state(config: Config, network: Any, state: State, fitted: LinearProbe | None = None) -> Model:
+    """Return the model of a training state; `network` is `build.network(config)`."""
     return Model(
         config=config,
         network=network,
@@ -212,7 +208,7 @@ def from_state(
 
 
 def save_probe(run_dir: str | Path, model: Model) -> None:
-    """Stores the model's probe with its run, where `load` finds it until the run is trained further."""
+    """Save the model's probe in its run directory; `load` uses it until the run is trained further."""
     if model.probe is None:
         raise ValueError("the model has no probe to save: fit one with model.with_probe(images, labels)")
     arrays = {name: np.asarray(value) for name, value in model.probe._asdict().items()}
@@ -224,13 +220,15 @@ def _read_probe(run: Path, step: int) -> LinearProbe | None:
     if not file.is_file():
         return None
     try:
-        with file.open("rb") as stream, NpzFile(stream, allow_pickle=False) as arrays:
-            if int(arrays["step"]) != step:
-                return None  # it was fitted on features that training has changed since
-            return LinearProbe(**{name: jnp.asarray(arrays[name]) for name in LinearProbe._fields})
-    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise RunError(f"{file} cannot be read: {error}; delete it, and evaluate fits another") from None
+        arrays = files.read_npz(file)
+        if int(arrays["step"]) != step:
+            return None  # the features it was fitted on have changed since
+        return LinearProbe(**{name: jnp.asarray(arrays[name]) for name in LinearProbe._fields})
+    except RunError as error:
+        raise RunError(f"{error}; delete it, and evaluate fits another") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{file} is no probe: {error}; delete it, and evaluate fits another") from None
 
 
-def _example(config: dict[str, Any]) -> Batch:
-    return Batch(jnp.zeros((1, *config["data"]["image"]), jnp.uint8), jnp.zeros((1,), jnp.int32))
+def _example(config: Config) -> Batch:
+    return Batch(jnp.zeros((1, *config.data.image), jnp.uint8), jnp.zeros((1,), jnp.int32))

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-IMAGENET = ("-m", "byov_jax.cli.imagenet")
+IMAGENET = ("-m", "experiments.imagenet")
 
 
 def start(config, workdir, *flags, processes=1, devices=1, programs=None):

@@ -34,7 +34,7 @@ def flip(file, bit=0.5):
 
 def seal(file, body):
     """Writes a manifest with the checksum that it should have."""
-    file.write_text(integrity.sealed({key: value for key, value in body.items() if key != "sha256"}))
+    file.write_text(integrity.manifest_text({key: value for key, value in body.items() if key != "sha256"}))
 
 
 def contents(folder):
@@ -64,9 +64,9 @@ def assert_survived(folder, message):
     found, warnings = resume(folder)
     assert_is(found, 6)
     (text,) = warnings
-    assert text.startswith(f"checkpoint {folder / '9'}: ")
+    assert text.startswith(f"checkpoint {folder / '9'} failed verification (")
     assert message in text
-    assert text.endswith(f"; it was set aside as {folder / 'set_aside' / '9'}")
+    assert text.endswith(f"; moved to {folder / 'set_aside' / '9'}")
     assert "\n" not in text
     assert contents(folder) == before
     assert store.steps(folder) == [3, 6]

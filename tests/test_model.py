@@ -1,4 +1,4 @@
-"""A trained model: what it predicts and embeds, what comes back from disk, and what it refuses."""
+"""A trained model: predictions, embeddings, loading from disk, and errors."""
 
 import dataclasses
 import json
@@ -18,6 +18,7 @@ from byov_jax.errors import RunError
 from byov_jax.evaluation import linear_probe, predictive
 from byov_jax.model import load, save_probe
 from byov_jax.training import build, run_directory
+from byov_jax.training.config import Config
 
 SEED, STEPS, BATCH, N, DRAWS = 3, 2, 8, 24, 4
 CONFIG = {
@@ -44,7 +45,7 @@ IMAGES, LABELS = DATA.image[:N], DATA.label[:N]  # one shape in all tests: each 
 
 
 def start(run, name, **changes):
-    config = build.complete(CONFIG | {"method": name} | changes)
+    config = Config.parse(CONFIG | {"method": name} | changes)
     run_directory.create(run, config)
     return build.method(config, build.network(config))
 
@@ -112,7 +113,7 @@ def assert_same_bits(one, other):
     jax.tree.map(assert_array_equal, one, other)
 
 
-def test_a_loaded_model_is_what_was_trained(trained, byov_run):
+def test_a_loaded_model_has_the_trained_state(trained, byov_run):
     run, before = byov_run
     assert trained.step == STEPS
     assert trained.config == run_directory.read_config(run)
@@ -217,7 +218,7 @@ def test_a_prediction_without_draws_is_the_probe_on_the_mean_features(trained, p
 
 
 def test_a_probe_is_needed_and_the_error_says_where_from(trained, byov_run):
-    with pytest.raises(RunError, match=r"model\.with_probe\(images, labels\), or run python -m experiments"):
+    with pytest.raises(RunError, match=r"model\.with_probe\(images, labels\), or run byov evaluate"):
         trained.predict(IMAGES)
     with pytest.raises(ValueError, match="the model has no probe to save"):
         save_probe(byov_run[0], trained)

@@ -1,4 +1,4 @@
-"""A student, a classifier, views and a batch that compile quickly, for the tests of training."""
+"""A small student, classifier, views and batch that compile quickly, for tests of training."""
 
 import flax.linen as nn
 import jax
@@ -13,14 +13,14 @@ REAL_VIEWS = images.small_gray(size=8)
 
 
 def exposures(keys, image):
-    """Two random exposures of each image: views that compile at once."""
+    """Two random exposures of each image, as views that compile quickly."""
     exposure = jax.vmap(lambda key: jax.random.uniform(key, (2, 1, 1, 1), minval=0.2))(keys)
     x = image.astype(jnp.float32) / 255.0
     return x * exposure[:, 0], jnp.square(x) * exposure[:, 1]
 
 
 class Encoder(nn.Module):
-    """One dense layer on the pixels, the least that can be trained."""
+    """One dense layer on the pixels."""
 
     @nn.compact
     def __call__(self, x, *, train=False):
@@ -62,10 +62,10 @@ def byol_method(optimizer=None, *, net=None, **settings):
 
 
 def train(method, data, *, seed, steps, batch_size, state=None, first=0):
-    """The loop over a data set in memory, on one device."""
+    """Run the training loop on a data set in memory, on one device."""
     example = jax.tree.map(lambda x: x[:batch_size], data)
     runner = distributed.build(lambda layout: method, example, mode="plain")
     keys = loop.keys(seed)
     batches = feed.from_memory(runner, data, seed=seed, batch_size=batch_size, first=first, steps=steps)
-    placed = runner.start(keys.init) if state is None else runner.place(state)
+    placed = runner.init(keys.init) if state is None else runner.put_state(state)
     return loop.run_steps(runner, placed, batches, keys.steps, first=first)

@@ -76,7 +76,7 @@ def write_untrained(run):
     run_directory.create(run, config)
     example = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), build.batch(config))
     state = build.method(config, build.network(config)).init(jax.random.key(1), example)
-    checkpointer.save(run / run_directory.CHECKPOINTS, 0, state, about={"config": config})
+    checkpointer.save(run / run_directory.CHECKPOINTS, 0, state, metadata={"config": config.to_dict()})
     log = MetricsLog(run, step=-1)
     for step in range(5):
         log.metrics({"step": step, "epoch": step / 3, "loss": 1.0 / (step + 1), "probe": None})
@@ -93,16 +93,13 @@ def lines(run, name=run_directory.METRICS):
 def state(run):
     """The whole state at the newest checkpoint, in NumPy arrays."""
     config = run_directory.read_config(run)
-    found = checkpointer.restore_newest(
-        run / run_directory.CHECKPOINTS, _like(json.dumps(config, sort_keys=True))
-    )
+    found = checkpointer.restore_newest(run / run_directory.CHECKPOINTS, _like(config))
     assert found is not None
     return jax.device_get(found)
 
 
 @functools.cache
 def _like(config):
-    config = build.complete(json.loads(config))
     method = build.method(config, build.network(config))
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), build.batch(config))
     return jax.eval_shape(method.init, jax.random.key(0), example)
@@ -125,7 +122,7 @@ def assert_same_state(found, expected):
 
 
 class Stop:
-    """A listener's `step` and `stop`: stops the training after a step."""
+    """The callbacks `step` and `stop` that stop a training after a step."""
 
     def __init__(self, after):
         self.after, self.reached = after, 0
@@ -138,7 +135,7 @@ class Stop:
 
 
 def stopping(after, **others):
-    """A listener that stops a training after a step."""
+    """Callbacks that stop a training after a step."""
     stop = Stop(after)
     return callbacks.Callbacks(step=stop.step, stop=stop, **others)
 
@@ -150,7 +147,7 @@ class Programs:
         self._build, self._built = build.runner, {}
 
     def __call__(self, config):
-        known = run_directory.essential(config | {"data": config["data"] | {"digest": "any"}})
+        known = run_directory.identity(config.updated({"data": {"digest": "any"}}))
         compiled = {name: value for name, value in known.items() if name not in BESIDE}
         key = json.dumps(compiled, sort_keys=True), tuple(jax.devices())
         if key not in self._built:

@@ -1,6 +1,6 @@
-"""Makes the embedded subset of Fashion-MNIST from the four original IDX files.
+"""Write the embedded subset of Fashion-MNIST from the four original IDX files.
 
-Run when the subset is to change; `fashion_mnist.SHA256` must be the checksum that it prints:
+Run it to change the subset, and set `fashion_mnist.SHA256` to the checksum that it prints:
 
     python -m tools.embed_fashion_mnist --idx=DIR --out=byov_jax/data/embedded/fashion_mnist.npy.xz
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from byov_jax.data.dataset import Dataset, Images
-from byov_jax.data.registry import find_idx
 from byov_jax.data.sources import fashion_mnist, idx
+from byov_jax.data.sources.idx import find_file
 
 PER_CLASS = {"train": 1000, "t10k": 200}
 
@@ -34,23 +34,23 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def first_of_each_class(folder: Path, split: str, count: int) -> Images:
-    """The first `count` images of each class in the two files of `split`, in the order of the files."""
-    image = idx.read(find_idx(folder, f"{split}-images-idx3-ubyte"))
-    label = idx.read(find_idx(folder, f"{split}-labels-idx1-ubyte"))
+    """Return the first `count` images of each class of a split, in file order."""
+    image = idx.read(find_file(folder, f"{split}-images-idx3-ubyte"))
+    label = idx.read(find_file(folder, f"{split}-labels-idx1-ubyte"))
     if label.ndim != 1 or image.dtype != np.uint8 or image.shape != (len(label), 28, 28):
         raise ValueError(f"{split}: images {image.shape} and labels {label.shape} are not Fashion-MNIST")
-    places = [np.flatnonzero(label == c)[:count] for c in range(len(fashion_mnist.CLASSES))]
-    for name, place in zip(fashion_mnist.CLASSES, places, strict=True):
-        if len(place) < count:
-            raise ValueError(f"{split}: {len(place)} images of class {name}, {count} are needed")
-    keep = np.sort(np.concatenate(places))
+    indices = [np.flatnonzero(label == c)[:count] for c in range(len(fashion_mnist.CLASSES))]
+    for name, rows in zip(fashion_mnist.CLASSES, indices, strict=True):
+        if len(rows) < count:
+            raise ValueError(f"{split}: {len(rows)} images of class {name}, {count} are needed")
+    keep = np.sort(np.concatenate(indices))
     return Images(image[keep, :, :, None], label[keep].astype(np.int32))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tools.embed_fashion_mnist",
-        description="Makes the embedded subset of Fashion-MNIST: the first "
+        description="Write the embedded subset of Fashion-MNIST: the first "
         f"{PER_CLASS['train']} training and {PER_CLASS['t10k']} test images of each class, in file order. "
         "The same input gives the same bytes.",
     )

@@ -1,4 +1,4 @@
-"""`Bayesian(module)`: any Flax network with a Gaussian posterior over its parameters, in one line."""
+"""`Bayesian(module)`: a Flax module with a Gaussian posterior over its parameters."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from byov_jax.bayes.select import Where
 
 
 class Bayesian(nn.Module):
-    """Wraps a Flax module so that every call draws its weights from a posterior.
+    """Wrap a Flax module so that every call samples its weights from a posterior.
 
-    `params` holds `{"mean": ..., "log_var": ...}`, twins of the wrapped module's own parameters, so
-    `Posterior(**variables["params"])` goes straight into `posterior.kl`, `posterior.snr` and the rest.
-    A call draws from the rng stream `"weights"`; with `use_mean=True` it uses the mean and needs no stream.
-    Other collections (batch statistics, ...) and rng streams (dropout, ...) pass through untouched.
+    `params` holds `{"mean": ..., "log_var": ...}`, two trees like the wrapped module's parameters, so
+    `Posterior(**variables["params"])` is the argument of `posterior.kl`, `posterior.snr` and so on.
+    A call samples from the rng stream `"weights"`; with `use_mean=True` it uses the mean and needs no stream.
+    Other collections (batch statistics, ...) and rng streams (dropout, ...) pass through unchanged.
 
     >>> net = Bayesian(nn.Dense(10))
     >>> variables = net.init(key, x)
@@ -23,8 +23,8 @@ class Bayesian(nn.Module):
 
     Attributes:
       module: the network.
-      where: which of its parameters are Bayesian, as in `posterior.init`.
-      log_var: their initial log-variance.
+      where: which parameters are Bayesian, as in `posterior.init`.
+      log_var: initial log-variance.
     """
 
     module: nn.Module
@@ -32,7 +32,7 @@ class Bayesian(nn.Module):
     log_var: float = -10.0
 
     def setup(self):
-        # A copy of our own: a module made inside another's compact method belongs to that one.
+        # Flax binds a module created in another's compact method to that one: wrap an unbound copy.
         self.network = self.module.clone(parent=None, name=None)
         nn.share_scope(self, self.network)
 

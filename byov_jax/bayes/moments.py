@@ -1,20 +1,19 @@
-"""Exponential moving averages of a tree, and of its centred second moment."""
+"""Exponential moving average and variance of a tree."""
 
 import jax
 import jax.numpy as jnp
 
 
 def ema(average, new, tau):
-    """`tau * average + (1 - tau) * new`, leaf by leaf: tau = 1 keeps the average, tau = 0 the new tree."""
+    """Return `tau * average + (1 - tau) * new`, exact at tau = 1 (`average`) and tau = 0 (`new`)."""
     return jax.tree.map(lambda old, x: tau * old + (1.0 - tau) * x, average, new)
 
 
 def ema_variance(variance, average, new, tau):
-    """The EMA variance that belongs to `ema`, to be called with the average *before* its update.
+    """Return the updated EMA variance, given the average *before* its update by `ema`.
 
-    `d = new - average;  v <- tau * (v + (1 - tau) * d^2)`: algebraically `EMA[x^2] - EMA[x]^2`, but a sum of
-    positive terms, where the difference would be negative most of the time in float32.
-    A leaf whose variance is None keeps None.
+    `d = new - average;  v <- tau * (v + (1 - tau) * d^2)`: algebraically `EMA[x^2] - EMA[x]^2`, whose float32
+    rounding is often negative; this sum of positive terms is not. A variance of None stays None.
     """
 
     def update(old, x, v):

@@ -1,7 +1,7 @@
-"""Weights as distributions: a diagonal Gaussian over any pytree of parameters.
+"""A diagonal Gaussian posterior over any pytree of parameters.
 
-Bayes by Backprop (Blundell et al., 2015) with `sigma^2 = exp(log_var)`. The mean and the log-variance are
-twin trees; where a parameter is a point estimate, its log-variance is None.
+Bayes by Backprop (Blundell et al., 2015) with `sigma^2 = exp(log_var)`. Mean and log-variance are trees of
+the same structure; the log-variance of a point estimate is None.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from byov_jax.bayes.select import Where, is_float, path_of, select
 
 
 class Posterior(NamedTuple):
-    """`q(w) = N(mean, exp(log_var))`, leaf by leaf.
+    """`q(w) = N(mean, exp(log_var))`.
 
     Attributes:
-      mean: the parameters, any pytree.
-      log_var: a tree like `mean` of log-variances, None where the parameter is a point estimate.
+      mean: any pytree of parameters.
+      log_var: log-variances, a tree like `mean` with None where the parameter is a point estimate.
     """
 
     mean: Any
@@ -30,22 +30,19 @@ class Posterior(NamedTuple):
 
 
 def init(params: PyTree, where: Where = "all", log_var: float | PyTree = -10.0) -> Posterior:
-    """A posterior centred on `params`.
+    """Return a posterior with mean `params`.
 
     Args:
-      params: any pytree of arrays; what is not a floating-point array stays a point estimate.
-      where: which leaves become Bayesian: `"all"`, `"no_conv"`, `"linear_only"`, a regular expression on the
+      params: any pytree; leaves that are not floating-point arrays stay point estimates.
+      where: which leaves are Bayesian: `"all"`, `"no_conv"`, `"linear_only"`, a regular expression on the
         path, or `callable(path, leaf)`.
-      log_var: the initial log-variance, one number or a tree like `params`.
-
-    Returns:
-      A `Posterior` whose mean is `params` and whose log-variances have the dtype of their means.
+      log_var: the initial log-variance, a number or a tree like `params`; it takes the dtype of the mean.
     """
-    chosen = jax.tree.leaves(select(params, where))
+    selected = jax.tree.leaves(select(params, where))
     with_path, treedef = jax.tree_util.tree_flatten_with_path(params)
     values = _aligned(params, log_var, "log_var")
     log_vars = []
-    for (keys, leaf), value, bayesian in zip(with_path, values, chosen, strict=True):
+    for (keys, leaf), value, bayesian in zip(with_path, values, selected, strict=True):
         if bayesian:
             _check_finite(path_of(keys), value)
         log_vars.append(jnp.full(leaf.shape, value, leaf.dtype) if bayesian else None)
@@ -53,23 +50,23 @@ def init(params: PyTree, where: Where = "all", log_var: float | PyTree = -10.0) 
 
 
 def point(params: PyTree) -> Posterior:
-    """The posterior that is certain of `params`: every log-variance is None, so it draws nothing."""
+    """Return the posterior of a deterministic model: every log-variance is None."""
     return Posterior(params, jax.tree.map(lambda _: None, params))
 
 
-def sample(key: Array, q: Posterior, *, place: Callable[[Array], Array] = lambda noise: noise) -> PyTree:
-    """Draws parameters `mean + exp(log_var / 2) * noise`, differentiable in both trees (reparameterised).
+def sample(key: Array, q: Posterior, *, constrain: Callable[[Array], Array] = lambda noise: noise) -> PyTree:
+    """Draw parameters `mean + exp(log_var / 2) * noise`, reparameterised: differentiable in both trees.
 
-    The noise of a leaf depends on `key` and its path only: adding a layer elsewhere leaves it as it is.
+    The noise of a leaf depends on `key` and its path only, not on the other leaves.
 
     Args:
-      key: of the draw.
+      key: key of the draw.
       q: the posterior.
-      place: called with the noise of each leaf. Where devices share the parameters among them, a sharding
-        constraint here lets each device make only its own part of the noise.
+      constrain: applied to the noise of each leaf. With a sharding constraint, each device generates only its
+        shard of the noise.
     """
     leaves, treedef = _leaves(q)
-    noise = _noise(key, {path: mean for path, mean, log_var in leaves if log_var is not None}, place)
+    noise = _noise(key, {path: mean for path, mean, log_var in leaves if log_var is not None}, constrain)
     return jax.tree.unflatten(
         treedef,
         [mean if log_var is None else _draw(mean, log_var, noise[path]) for path, mean, log_var in leaves],
@@ -77,12 +74,12 @@ def sample(key: Array, q: Posterior, *, place: Callable[[Array], Array] = lambda
 
 
 def mean(q: Posterior) -> PyTree:
-    """The parameters at the posterior's mean, which is also its mode."""
+    """Return the posterior mean, which is also the mode."""
     return q.mean
 
 
 def snr(q: Posterior) -> PyTree:
-    """Signal-to-noise ratio `|mean| / sigma` of every weight; None where there is no posterior."""
+    """Return the signal-to-noise ratio `|mean| / sigma` of every weight, None for point estimates."""
     leaves, treedef = _leaves(q)
     ratios = [
         None if log_var is None else jnp.abs(mean) * jnp.exp(-0.5 * log_var) for _, mean, log_var in leaves
@@ -91,12 +88,12 @@ def snr(q: Posterior) -> PyTree:
 
 
 def size(q: Posterior) -> int:
-    """How many scalars are Bayesian."""
+    """Return the number of Bayesian scalars."""
     return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(q.log_var))
 
 
 def kl(q: Posterior, mean: float | PyTree = 0.0, log_var: float | PyTree = 0.0) -> Float[Array, ""]:
-    """`KL(q || N(mean, exp(log_var)))` in nats, summed over every Bayesian scalar, in float32.
+    """Return `KL(q || N(mean, exp(log_var)))` in nats, summed over all Bayesian scalars, in float32.
 
     `1/2 sum[ rho_p - rho_q + (exp(rho_q) + (mu_q - mu_p)^2) exp(-rho_p) - 1 ]`.
 
@@ -123,36 +120,36 @@ def _kl(mean_q, log_var_q, mean_p, log_var_p):
         jnp.asarray(x, jnp.float32) for x in (mean_q, log_var_q, mean_p, log_var_p)
     )
     log_ratio = log_var_q - log_var_p
-    # exp(r) - 1 - r without cancellation; rounding must not push it below the zero that it cannot cross.
-    spread = jnp.maximum(jnp.expm1(log_ratio) - log_ratio, 0.0)
-    return 0.5 * jnp.sum(spread + jnp.square(mean_q - mean_p) * jnp.exp(-log_var_p))
+    # exp(r) - 1 - r without cancellation, clipped because rounding could make it negative.
+    variance_term = jnp.maximum(jnp.expm1(log_ratio) - log_ratio, 0.0)
+    return 0.5 * jnp.sum(variance_term + jnp.square(mean_q - mean_p) * jnp.exp(-log_var_p))
 
 
 def _draw(mean, log_var, noise):
     return (mean + jnp.exp(0.5 * log_var.astype(noise.dtype)) * noise).astype(mean.dtype)
 
 
-def _noise(key, leaves: dict[str, Array], place: Callable[[Array], Array]) -> dict[str, Array]:
-    """Standard normal noise, by path, at least float32.
+def _noise(key, leaves: dict[str, Array], constrain: Callable[[Array], Array]) -> dict[str, Array]:
+    """Draw standard normal noise by path, at least float32.
 
-    Leaves of one shape share one compiled loop: a deep network compiles almost as fast as a shallow one.
+    Leaves of one shape share one compiled loop, so compilation time hardly grows with depth.
     """
     keys = _keys(key, list(leaves))
     groups: dict[tuple, list[str]] = {}
     for path, leaf in leaves.items():
         groups.setdefault((leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), []).append(path)
     noise: dict[str, Array] = {}
-    for form, paths in groups.items():
+    for (shape, dtype), paths in groups.items():
         draws = jax.lax.map(
-            lambda key, form=form: place(jax.random.normal(key, *form)),
+            lambda key, shape=shape, dtype=dtype: constrain(jax.random.normal(key, shape, dtype)),
             jnp.stack([keys[path] for path in paths]),
         )
-        noise |= {path: place(draw) for path, draw in zip(paths, draws, strict=True)}
+        noise |= {path: constrain(draw) for path, draw in zip(paths, draws, strict=True)}
     return noise
 
 
 def _keys(key, paths: list[str]) -> dict[str, Array]:
-    """One key per path, from 64 bits of the path's hash, all in one vectorised fold."""
+    """Fold 64 bits of each path's hash into the key, vectorised over paths."""
     if not paths:
         return {}
     digests = b"".join(hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths)
@@ -162,7 +159,7 @@ def _keys(key, paths: list[str]) -> dict[str, Array]:
 
 
 def _leaves(q: Posterior):
-    """`[(path, mean, log_var or None)]` and the mean's tree structure, once the twins are known to match."""
+    """Validate a posterior; return `[(path, mean, log_var or None)]` and the structure of the mean."""
     log_vars = _aligned(q.mean, q.log_var, "log_var")
     with_path, treedef = jax.tree_util.tree_flatten_with_path(q.mean)
     leaves = [
@@ -178,32 +175,32 @@ def _leaves(q: Posterior):
 
 
 def _aligned(tree, other, name: str) -> list:
-    """Leaves of `other` (a scalar stands for all) in the order of `tree`'s; an error names the misfit."""
+    """Return the leaves of `other`, a scalar or a tree like `tree`, in the order of the leaves of `tree`."""
     with_path, treedef = jax.tree_util.tree_flatten_with_path(tree)
     if _is_scalar(other):
         return [other] * len(with_path)
     try:
         leaves = treedef.flatten_up_to(other)  # type: ignore[attr-defined]
     except ValueError as error:
-        mine = {path_of(keys) for keys, _ in with_path}
-        theirs = jax.tree_util.tree_leaves_with_path(other, is_leaf=lambda leaf: leaf is None)
-        odd = sorted(mine ^ {path_of(keys) for keys, _ in theirs})
-        where = f"{odd[0]!r} is in only one of them" if odd else str(error)
-        raise ValueError(f"{name} does not have the structure of the parameters: {where}") from None
-    for (keys, leaf), twin in zip(with_path, leaves, strict=True):
-        if twin is not None and getattr(twin, "shape", None) != getattr(leaf, "shape", None):
+        other_leaves = jax.tree_util.tree_leaves_with_path(other, is_leaf=lambda leaf: leaf is None)
+        paths, other_paths = ({path_of(keys) for keys, _ in items} for items in (with_path, other_leaves))
+        unmatched = sorted(paths ^ other_paths)
+        detail = f"{unmatched[0]!r} is in only one of them" if unmatched else str(error)
+        raise ValueError(f"{name} does not have the structure of the parameters: {detail}") from None
+    for (keys, leaf), value in zip(with_path, leaves, strict=True):
+        if value is not None and getattr(value, "shape", None) != getattr(leaf, "shape", None):
             raise ValueError(
-                f"{name} at {path_of(keys)!r} has shape {getattr(twin, 'shape', type(twin).__name__)}, "
+                f"{name} at {path_of(keys)!r} has shape {getattr(value, 'shape', type(value).__name__)}, "
                 f"the parameter has {getattr(leaf, 'shape', type(leaf).__name__)}"
             )
     return leaves
 
 
 def _check_finite(path: str, log_var) -> None:
-    """Refuses a log-variance that is known to be bad; inside jit nothing is known."""
-    known = not isinstance(log_var, jax.core.Tracer) and getattr(log_var, "is_fully_addressable", True)
-    if known and not np.all(np.isfinite(np.asarray(log_var))):
-        raise ValueError(f"log_var at {path!r} is not finite; -10 is the usual start")
+    """Reject a log-variance that is not finite; tracers and arrays on other hosts are not checked."""
+    concrete = not isinstance(log_var, jax.core.Tracer) and getattr(log_var, "is_fully_addressable", True)
+    if concrete and not np.all(np.isfinite(np.asarray(log_var))):
+        raise ValueError(f"log_var at {path!r} is not finite; -10 is the usual initial value")
 
 
 def _is_scalar(x) -> bool:

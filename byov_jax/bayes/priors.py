@@ -1,8 +1,8 @@
 """The three priors of the paper: N(0, I), N(teacher mean, I), N(teacher mean, teacher variance).
 
-A prior is a triple of pure functions. Its state holds only what no teacher carries: an EMA of the parts of
-the mean that the teacher lacks (BYOL's predictor; everything, where there is no teacher), and the EMA
-variance. Means and teachers are dicts of parts, `{"encoder": ..., "projector": ..., "predictor": ...}`.
+A prior is a triple of pure functions. Its state complements the teacher: an EMA of the parts of the mean that
+the teacher lacks (BYOL's predictor; all parts without a teacher), and the EMA variance. Means and teachers
+are dicts of parts, `{"encoder": ..., "projector": ..., "predictor": ...}`.
 """
 
 import math
@@ -19,11 +19,12 @@ INITIAL_VARIANCE = math.exp(-10.0)
 
 
 class PriorState(NamedTuple):
-    """What a prior remembers between steps.
+    """The moving averages of a prior.
 
     Attributes:
-      mean: EMA of those parts of the posterior mean that the teacher does not have; `{}` for N(0, I).
-      variance: EMA variance of the whole posterior mean, None where it is not Bayesian, or None altogether.
+      mean: EMA of the parts of the posterior mean that the teacher lacks; `{}` for N(0, I).
+      variance: EMA variance of the posterior mean, None where it is not Bayesian; None if the prior has unit
+        variance.
     """
 
     mean: dict[str, Any]
@@ -35,8 +36,8 @@ class Prior(NamedTuple):
 
     Attributes:
       init: `(q, teacher) -> PriorState`.
-      moments: `(state, teacher) -> (mean, log_var)`, ready for `posterior.kl`, without gradient.
-      update: `(state, teacher, mean, tau) -> PriorState` after a step; `teacher` before its own update.
+      moments: `(state, teacher) -> (mean, log_var)`, the arguments of `posterior.kl`, without gradient.
+      update: `(state, teacher, mean, tau) -> PriorState` after a step, with the teacher before its update.
     """
 
     init: Callable[[Posterior, dict], PriorState]
@@ -56,10 +57,10 @@ def standard() -> Prior:
 def teacher_mean() -> Prior:
     """(ii) `N(sg mu_T, I)`: pulls the student towards its own moving average."""
     return Prior(
-        init=lambda q, teacher: PriorState(_uncovered(q.mean, teacher), None),
-        moments=lambda state, teacher: (_centre(state, teacher), 0.0),
+        init=lambda q, teacher: PriorState(_without(q.mean, teacher), None),
+        moments=lambda state, teacher: (_prior_mean(state, teacher), 0.0),
         update=lambda state, teacher, mean, tau: state._replace(
-            mean=ema(state.mean, _uncovered(mean, teacher), tau)
+            mean=ema(state.mean, _without(mean, teacher), tau)
         ),
     )
 
@@ -68,31 +69,32 @@ def teacher_moments(floor: float = 1e-8) -> Prior:
     """(iii) `N(sg mu_T, sg Sigma_T)`, with `Sigma_T` the EMA variance of the student's mean.
 
     Args:
-      floor: the smallest prior variance; a mean that stops moving would otherwise have none.
+      floor: minimum prior variance; without it, the variance of a mean that stops moving vanishes.
     """
     if not floor > 0.0:
-        raise ValueError(f"floor={floor!r} must be positive: it is the smallest prior variance")
+        raise ValueError(f"floor={floor!r} must be positive: it is the minimum prior variance")
 
     def init(q: Posterior, teacher: dict) -> PriorState:
         variance = jax.tree.map(lambda leaf: jnp.full(leaf.shape, INITIAL_VARIANCE, jnp.float32), q.log_var)
-        return PriorState(_uncovered(q.mean, teacher), variance)
+        return PriorState(_without(q.mean, teacher), variance)
 
     def moments(state: PriorState, teacher: dict):
         log_var = jax.tree.map(lambda v: jnp.log(jnp.maximum(v, floor)), state.variance)
-        return _centre(state, teacher), jax.lax.stop_gradient(log_var)
+        return _prior_mean(state, teacher), jax.lax.stop_gradient(log_var)
 
     def update(state: PriorState, teacher: dict, mean: dict, tau) -> PriorState:
         return PriorState(
-            mean=ema(state.mean, _uncovered(mean, teacher), tau),
-            variance=ema_variance(state.variance, _centre(state, teacher), mean, tau),
+            mean=ema(state.mean, _without(mean, teacher), tau),
+            variance=ema_variance(state.variance, _prior_mean(state, teacher), mean, tau),
         )
 
     return Prior(init, moments, update)
 
 
-def _uncovered(mean: dict, teacher: dict) -> dict:
+def _without(mean: dict, teacher: dict) -> dict:
+    """Drop the parts that the teacher has."""
     return {name: part for name, part in mean.items() if name not in teacher}
 
 
-def _centre(state: PriorState, teacher: dict) -> dict:
+def _prior_mean(state: PriorState, teacher: dict) -> dict:
     return jax.lax.stop_gradient({**teacher, **state.mean})

@@ -1,4 +1,4 @@
-"""Which parameters are Bayesian: presets, regular expressions and callables over parameter paths."""
+"""Select the Bayesian parameters by preset, regular expression or callable over parameter paths."""
 
 import re
 from collections.abc import Callable
@@ -10,11 +10,11 @@ import jax.numpy as jnp
 Where = str | Callable[[str, Any], bool]
 """`"all"`, `"no_conv"`, `"linear_only"`, a regular expression on the path, or `callable(path, leaf)`."""
 
-# Flax names modules Conv_0 or LayerNorm_0, NNX and Equinox users say conv1, patch_embed, norm or bn1.
+# Flax names modules Conv_0 or LayerNorm_0; NNX and Equinox users write conv1, patch_embed, norm or bn1.
 _CONVOLUTION = re.compile(r"(^|/)(conv|patch)[^/]*/", re.IGNORECASE)
 _NORM = re.compile(r"(^|/)([^/]*norm[^/]*|[bl]n_?\d*)/", re.IGNORECASE)
 
-# Below a scan's `blocks` parameters have a depth axis; below a list of that name, `blocks/0`, they do not.
+# Parameters under the `blocks` of a scan have a depth axis; those of a list `blocks/0` do not.
 _STACK = re.compile(r"(^|/)blocks/(?!\d+/)")
 
 PRESETS: dict[str, Callable[[str], bool]] = {
@@ -25,48 +25,48 @@ PRESETS: dict[str, Callable[[str], bool]] = {
 
 
 def path_of(keys: tuple) -> str:
-    """JAX key path -> `"encoder/blocks_0/mlp/up/kernel"`, the same whatever container holds the leaf."""
+    """Format a JAX key path as `"encoder/blocks_0/mlp/up/kernel"`, the same for every container type."""
     if len(keys) > 1 and keys[-1] == jax.tree_util.GetAttrKey("value"):
-        keys = keys[:-1]  # NNX wraps each array in a Param whose only child is called value
+        keys = keys[:-1]  # NNX wraps each array in a Param with one child named value
     return jax.tree_util.keystr(keys, simple=True, separator="/")
 
 
 def select(tree, where: Where):
-    """Tree of bools like `tree`: True where a leaf is to have a posterior.
+    """Return a tree of bools like `tree`, True where a leaf is Bayesian.
 
-    Only floating-point arrays can have one; everything else is left out, whatever `where` says.
-    A selection that matches nothing is an error: it would train a point estimate under a Bayesian name.
+    Only floating-point arrays are selected. Raises ValueError if `where` matches none of them.
     """
     matches = _predicate(where)
-    chosen = jax.tree_util.tree_map_with_path(
+    selected = jax.tree_util.tree_map_with_path(
         lambda keys, leaf: is_float(leaf) and bool(matches(path_of(keys), leaf)), tree
     )
-    if not any(jax.tree.leaves(chosen)):
+    if not any(jax.tree.leaves(selected)):
         paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+        examples = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
         raise ValueError(
-            f"where={where!r} matches none of the {len(paths)} parameters: {_abridged(paths)}. "
+            f"where={where!r} matches none of the {len(paths)} parameters: {examples}. "
             f"Use one of {sorted(PRESETS)}, a regular expression on these paths, or callable(path, leaf)."
         )
-    return chosen
+    return selected
 
 
 def is_float(leaf) -> bool:
-    """True for a floating-point array (or its abstract shape)."""
+    """Return whether a leaf is a floating-point array or `ShapeDtypeStruct`."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def is_kernel(path: str) -> bool:
-    """True for the weight matrix of a linear or convolutional layer, by the name its library gives it."""
+    """Return whether a path names the weights of a linear or convolutional layer."""
     return path.rsplit("/", 1)[-1] in ("kernel", "weight") and not _NORM.search(path)
 
 
 def is_stacked(path: str) -> bool:
-    """True if a scan over layers has stacked this parameter, depth first."""
+    """Return whether a path names a parameter stacked by a scan over layers, with depth as first axis."""
     return _STACK.search(path) is not None
 
 
 def path_of_layer(path: str, depth: int) -> str:
-    """The path of one layer of a stacked parameter: `encoder/blocks/3/mlp/up/kernel`."""
+    """Return the path of one layer of a stacked parameter: `encoder/blocks/3/mlp/up/kernel`."""
     return _STACK.sub(lambda stack: f"{stack.group()}{depth}/", path, count=1)
 
 
@@ -83,7 +83,3 @@ def _predicate(where: Where) -> Callable[[str, Any], bool]:
             f"where={where!r} is neither one of {sorted(PRESETS)} nor a regular expression: {error}"
         ) from None
     return lambda path, leaf: pattern.search(path) is not None
-
-
-def _abridged(paths: list[str], most: int = 6) -> str:
-    return ", ".join(paths[:most]) + (", ..." if len(paths) > most else "")

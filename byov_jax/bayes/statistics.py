@@ -1,4 +1,4 @@
-"""What a posterior looks like, layer by layer: mean and maximum of sigma and of the signal-to-noise ratio."""
+"""Layerwise statistics of a posterior: mean and maximum of sigma and of the signal-to-noise ratio."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from byov_jax.bayes.select import is_stacked, path_of, path_of_layer
 
 
 class LayerStatistics(NamedTuple):
-    """One parameter tensor's `sigma` and `snr = |mean| / sigma`: their mean and their maximum."""
+    """Mean and maximum over one parameter tensor of `sigma` and `snr = |mean| / sigma`."""
 
     sigma_mean: Float[Array, ""]
     sigma_max: Float[Array, ""]
@@ -22,9 +22,9 @@ class LayerStatistics(NamedTuple):
 
 @jax.jit
 def layer_statistics(q: Posterior) -> dict[str, LayerStatistics]:
-    """Statistics of every Bayesian tensor, by path, in its own compiled function: call it when you look.
+    """Return the statistics of every Bayesian tensor by path, in a compiled function separate from the step.
 
-    Layers that a scan stacks under `blocks` are told apart: `encoder/blocks/3/mlp/up/kernel`.
+    Layers stacked by a scan under `blocks` have a path each: `encoder/blocks/3/mlp/up/kernel`.
     """
     sigma = jax.tree.map(lambda log_var: jnp.exp(0.5 * log_var), q.log_var)
     snr = jax.tree.leaves(posterior.snr(q))

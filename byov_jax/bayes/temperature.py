@@ -1,14 +1,11 @@
-"""How the KL is weighed against a mean loss: the normaliser Z and the temperature that it implies.
+"""The KL normaliser Z of `mean loss + beta * KL / Z` and the posterior temperature `beta * N / Z` it implies.
 
-The objective is `mean loss + beta * KL / Z`. Libraries differ in Z by many orders of magnitude, and Z
-decides what `beta` means: so it is chosen by name, and the temperature `beta * N / Z` is always reported.
+Libraries differ in Z by orders of magnitude: it is chosen by name, and the temperature is always reported.
 """
-
-NORMALIZERS = ("params", "dataset", "batches", "none")
 
 
 def normalizer(kl_norm: str, *, size: int, dataset_size: int, batch_size: int) -> float:
-    """The divisor Z of the KL.
+    """Return the divisor Z of the KL.
 
     Args:
       kl_norm: `"params"`: mean KL per Bayesian scalar; `"dataset"`: the exact (generalised) ELBO of a mean

@@ -1,6 +1,6 @@
 """Every measurement of the paper on a trained run.
 
-    python -m byov_jax.cli.evaluate --run=DIR [--baseline=RUN] [--supervised=RUN] [--only=calibration,shift]
+    byov evaluate --run=DIR [--baseline=RUN] [--supervised=RUN] [--only=calibration,shift]
 
 writes DIR/evaluation.json, and the arrays behind the figures to DIR/evaluation/PART.npz. The parts:
 
@@ -9,14 +9,14 @@ writes DIR/evaluation.json, and the arrays behind the figures to DIR/evaluation/
   calibration  accuracy, ECE, Brier score and its parts, NLL, reliability diagram, selective prediction: with
                the mean weights, with draws, with the teacher
   convergence  how many draws are enough
-  shift        the same under 12 shifts x 5 severities, and whether they are noticed
-  ood          whether noise, textures and (--ood) another data set are noticed
+  shift        the same under 12 shifts x 5 severities, and whether uncertainty detects them
+  ood          whether uncertainty detects noise, textures and (--ood) another data set
   pruning      accuracy against sparsity: by signal-to-noise ratio, by magnitude, at random
   latent       variance after encoder, projector and predictor against the strength of noise
-  alignment    does it doubt what a supervised Bayesian model doubts (--supervised)
+  alignment    correlation of uncertainty with a supervised Bayesian model (--supervised)
   layers       sigma and signal-to-noise ratio, layer by layer
 
-A part that is there already, measured with the same settings, is not measured again.
+A part that was measured before with the same settings is not measured again.
 """
 
 import argparse
@@ -24,39 +24,42 @@ import sys
 from pathlib import Path
 
 from byov_jax.cli import command
-from byov_jax.evaluation.suite import PARTS
-from byov_jax.evaluation.suite.evaluation import BASELINE, Evaluation
-from byov_jax.evaluation.suite.subject import Options, Progress
+from byov_jax.evaluation.suite import PARTS, Options
+from byov_jax.evaluation.suite import run as suite
+from byov_jax.evaluation.suite.context import Progress
+from byov_jax.evaluation.suite.evaluator import Evaluator
+from byov_jax.training import run_directory
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     arguments = parse(argv)
     interrupted = "interrupted; finished parts are kept, run the same command again"
     return command.run("evaluate", lambda: _start(arguments), interrupted)
 
 
 def _start(arguments: argparse.Namespace) -> None:
-    run, baseline = evaluate(arguments)
-    print(run.summary(baseline))
+    evaluator, baseline = evaluate(arguments)
+    print(f"{evaluator.summary(baseline)}\n\n{arguments.run / run_directory.EVALUATION}")
 
 
 def evaluate(
     arguments: argparse.Namespace, progress: Progress | None = None
-) -> tuple[Evaluation, Evaluation | None]:
-    """Measures what is missing and writes evaluation.json; returns the evaluation and the baseline's."""
+) -> tuple[Evaluator, Evaluator | None]:
+    """Measure what is missing and write evaluation.json; return both evaluators."""
     options = Options(**{name: getattr(arguments, name) for name in Options._fields})
-    run = Evaluation(arguments.run, arguments, options, progress)
-    baseline = Evaluation(arguments.baseline, arguments, options, progress) if arguments.baseline else None
+    shared = {"data": arguments.data, "options": options, "progress": progress}
+    evaluator = suite.open_run(arguments.run, supervised=arguments.supervised, ood=arguments.ood, **shared)
+    baseline = suite.open_run(arguments.baseline, **shared) if arguments.baseline else None
     if baseline is not None:
-        baseline.measure([part for part in arguments.only if part in BASELINE])
-    run.measure(arguments.only)
-    run.write(baseline)
-    return run, baseline
+        baseline.measure([part for part in arguments.only if PARTS[part].baseline])
+    evaluator.measure(arguments.only)
+    suite.write_result(arguments.run, evaluator, baseline)
+    return evaluator, baseline
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The arguments of the command."""
+    """Parse the arguments of the command."""
     parser = command.parser("evaluate", __doc__)
     default = Options()
     add = parser.add_argument
@@ -65,13 +68,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--only",
         default=",".join(PARTS),
         metavar="PARTS",
-        help="parts, with commas between them (default: all)",
+        help="parts, separated by commas (default: all)",
     )
     add(
         "--baseline",
         type=Path,
         metavar="RUN",
-        help="another run, BYOL's for instance: report what is gained over it",
+        help="another run, such as BYOL's, to report gains over",
     )
     add("--supervised", type=Path, metavar="RUN", help="a supervised_bbb run, for the part alignment")
     add(
@@ -81,7 +84,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "train_image, train_label, test_image, test_label (default: what the run was trained on)",
     )
     add("--ood", metavar="DATA", help="images of another kind, for the part ood")
-    add("--seed", type=int, default=default.seed, help="of draws, noise and resamples (default: %(default)s)")
+    add(
+        "--seed",
+        type=int,
+        default=default.seed,
+        help="seed of draws and noise (default: %(default)s)",
+    )
     add("--draws", type=int, default=default.draws, help="weight draws per prediction (default: %(default)s)")
     add(
         "--shift_draws",
@@ -105,13 +113,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--blocks",
         type=int,
         default=default.blocks,
-        help="also probe the features of the last so many blocks of a ViT (default: %(default)s)",
+        help="also probe the features of this many last blocks of a ViT (default: %(default)s)",
     )
     add(
         "--labels",
         default=",".join(map(str, default.labels)),
         metavar="FRACTIONS",
-        help="probe: also fit probes on so small parts of the labels (default: %(default)s; may be empty)",
+        help="probe: also fit probes on these fractions of the labels (default: %(default)s; may be empty)",
     )
     add(
         "--features",
@@ -130,7 +138,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     try:
         arguments.labels = tuple(float(text) for text in arguments.labels.split(",") if text)
     except ValueError:
-        parser.error(f"--labels={arguments.labels}: expected fractions with commas between them")
+        parser.error(f"--labels={arguments.labels}: expected fractions separated by commas")
     if not all(0.0 < fraction < 1.0 for fraction in arguments.labels):
         parser.error(f"--labels={arguments.labels}: expected fractions above 0 and below 1")
     for name in ("draws", "shift_draws", "shift_images", "std_draws"):

@@ -1,4 +1,4 @@
-"""The runs of a sweep: prior x beta x where x seed, each with a name of its own and a complete config."""
+"""The runs of a sweep: prior x beta x where x seed, each with its name and config."""
 
 import hashlib
 import math
@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from byov_jax.cli import config_flags
+from byov_jax.cli import flags
+from byov_jax.errors import ConfigError
+from byov_jax.methods import TRAITS
+from byov_jax.training.config import Config
 
-BAYESIAN = ("byov", "supervised_bbb")
 AXES = ("prior", "beta_start", "beta_end", "where", "seed")
 """The keys of a config that a sweep sets."""
 
@@ -22,7 +24,7 @@ GRIDS: dict[str, dict[str, Any]] = {
 
 
 def explained() -> str:
-    """What is in each of them, for a person to read."""
+    """Describe the grids for `--help`."""
     return "; ".join(
         f"{name} is "
         + " ".join(f"--{key}={value}" for key, value in axes.items() if value is not True)
@@ -39,7 +41,7 @@ class Beta(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The values to combine; empty leaves what the config says."""
+    """The values to combine; an empty axis keeps the value of the config."""
 
     prior: Sequence[str] = ()
     beta: Sequence[Beta] = ()
@@ -51,41 +53,42 @@ class Point(NamedTuple):
     """One run: the name of its directory, and its config."""
 
     name: str
-    config: dict[str, Any]
+    config: Config
 
 
 def points(file: str, changes: Sequence[str], axes: Axes, *, baseline: bool = False) -> list[Point]:
-    """Every combination once, seeds together; then, with `baseline`, BYOL with every seed.
+    """Return every combination once, seeds together; then, with `baseline`, BYOL with every seed.
 
     Args:
-      file: as in `choose.choose`; its variant is what the combinations are variants of.
-      changes: `KEY=VALUE`, made in all of them.
-      axes: the values.
-      baseline: also BYOL, as `choose.baseline` has it.
+      file: as in `flags.load_config`, with the variant that all combinations start from.
+      changes: `KEY=VALUE`, applied to all of them.
+      axes: the values to combine.
+      baseline: also BYOL, as `flags.baseline` names it.
     """
     _check_changes(changes)
-    base = config_flags.load_config(file, changes)
-    if base["method"] not in BAYESIAN:
-        raise ValueError(
-            f"--config={file}: {base['method']} has neither prior nor beta to sweep over: choose the variant "
-            f"{' or '.join(BAYESIAN)}, and --baseline for byol beside it"
+    base = flags.load_config(file, changes)
+    if not base.traits.bayesian:
+        bayesian = " or ".join(name for name, traits in TRAITS.items() if traits.bayesian)
+        raise ConfigError(
+            f"--config={file}: {base.method} has neither prior nor beta to sweep over: choose the variant "
+            f"{bayesian}, and --baseline for byol beside it"
         )
-    seeds = axes.seed or (base["seed"],)
+    seeds = axes.seed or (base.seed,)
     found = [
         _point(file, changes, {"prior": prior, "beta_start": start, "beta_end": end, "where": where}, seed)
-        for prior in axes.prior or (base["prior"],)
-        for start, end in axes.beta or (Beta(base["beta_start"], base["beta_end"]),)
-        for where in axes.where or (base["where"],)
+        for prior in axes.prior or (base.prior,)
+        for start, end in axes.beta or (Beta(base.beta_start, base.beta_end),)
+        for where in axes.where or (base.where,)
         for seed in seeds
     ]
     if baseline:
-        other = config_flags.baseline(file)
+        other = flags.baseline(file)
         found += [_point(other, changes, {}, seed) for seed in seeds]
     return list({point.name: point for point in found}.values())
 
 
 def betas(text: str) -> list[Beta]:
-    """`0.3` is from 0 to 0.3, `1:1` from 1 to 1; commas between them."""
+    """Parse values separated by commas: `0.3` is from 0 to 0.3, `1:1` from 1 to 1."""
     found = []
     for part in text.split(","):
         numbers = part.split(":")
@@ -100,11 +103,11 @@ def betas(text: str) -> list[Beta]:
 
 
 def seeds(text: str) -> list[int]:
-    """Integers with commas between them."""
+    """Parse integers separated by commas."""
     found = text.split(",")
     for part in found:
         if not re.fullmatch(r"[0-9]{1,10}", part):
-            raise ValueError(f"--seed={part}: expected integers, 0 or more, with commas between them")
+            raise ValueError(f"--seed={part}: expected integers, 0 or more, separated by commas")
     return [int(part) for part in found]
 
 
@@ -117,13 +120,12 @@ def _check_changes(changes: Sequence[str]) -> None:
 
 
 def _point(file: str, changes: Sequence[str], values: dict[str, Any], seed: int) -> Point:
-    config = config_flags.load_config(file, [*changes, *(f"{key}={value}" for key, value in values.items())])
-    config["seed"] = seed
-    words = [config["method"]]
+    config = flags.load_config(file, [*changes, *(f"{key}={value}" for key, value in values.items())])
+    words: list[str] = [config.method]
     if values:
-        beta = f"beta{_number(config['beta_start'])}to{_number(config['beta_end'])}"
-        words += [config["prior"], beta, _word(config["where"])]
-    return Point("-".join([*words, f"seed{seed}"]), config)
+        beta = f"beta{_number(config.beta_start)}to{_number(config.beta_end)}"
+        words += [config.prior, beta, _word(config.where)]
+    return Point("-".join([*words, f"seed{seed}"]), config.updated({"seed": seed}))
 
 
 def _number(value: float) -> str:
@@ -131,7 +133,7 @@ def _number(value: float) -> str:
 
 
 def _word(text: str) -> str:
-    """The text itself, if it can be part of a file name; a regular expression gets a hash instead."""
+    """Return the text if it can be part of a file name, else a readable part of it and a hash."""
     if re.fullmatch(r"\w{1,32}", text, re.ASCII):
         return text
     readable = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:32]

@@ -1,18 +1,18 @@
-r"""What a training will need, before there is a machine for it: does it fit, how long, can it be fed?
+r"""Plan a training: does it fit in memory, how long does it take at least, and can the hosts feed it?
 
-    python -m byov_jax.cli.plan --config=experiments/configs/imagenet.py:vit_b16 --topology=v5e:4x4
-    python -m byov_jax.cli.plan --config=experiments/configs/imagenet.py:vit_b16 --topology=v5p:4x4x4 \
+    byov plan --config=imagenet:vit_b16 --topology=v5e:4x4
+    byov plan --config=imagenet:vit_b16 --topology=v5p:4x4x4 \
         --config.batch_size=8192 --compare=batch,remat,mesh --json=plan.json
 
 Compiles the real training step for a TPU slice on a machine without a TPU (pip install 'byov-jax[plan]'), for
 the config's method and, if it is Bayesian, for its deterministic counterpart. Without --topology the plan is
 for the devices of this machine. Compiling a large network takes a minute or more.
 
-Operations, bytes and exchanges are counted in the compiled program, loops as often as they run. Times are the
-least possible: those of the busiest of matrix units, memory and links at the peaks that the chip's maker
-publishes. Real steps take longer.
+FLOPs, bytes and collectives are counted in the compiled program, loops once per trip. Times are lower
+bounds: those of the busiest of matrix units, memory and links at the peaks that the chip's maker publishes.
+Real steps take longer.
 
-Exit codes: 0 it fits, 1 it does not fit (the smallest change that would is shown), 2 wrong input.
+Exit codes: 0 it fits, 1 it does not fit (the smallest change that does is printed), 2 wrong input.
 """
 
 import argparse
@@ -25,158 +25,150 @@ from typing import Any
 
 from tqdm import tqdm
 
-from byov_jax.cli import command, config_flags
-from byov_jax.data import registry
+from byov_jax.cli import command, flags
 from byov_jax.errors import RunError
 from byov_jax.files import write_json
-from byov_jax.planner import change as changes
-from byov_jax.planner import hosts, machine, record, table
+from byov_jax.planner import changes, hosts, machine, tables
 from byov_jax.planner import step as steps
+from byov_jax.planner.changes import Change, Compile
 from byov_jax.planner.machine import Machine
 from byov_jax.planner.step import Step
-from byov_jax.training import config as validate
-from byov_jax.training import trainer as runs
-
-COMPARISONS = ("batch", "remat", "mesh")
+from byov_jax.training import build, trainer
+from byov_jax.training.config import Config
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     return command.run("plan", lambda: start(arguments), "interrupted")
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Everything between the arguments and the exit code."""
+    """Do everything between the arguments and the exit code."""
     if arguments.json and not arguments.json.parent.is_dir():
         raise RunError(f"--json={arguments.json}: {arguments.json.parent} is not a directory")
     try:
-        config, where = prepare(arguments)
-        compared = {kind: changes.variants(kind, config, where) for kind in arguments.compare}
+        config, target = prepare(arguments)
+        compared = {kind: changes.comparison(kind, config, target) for kind in arguments.compare}
     except ValueError as error:
         raise RunError(str(error)) from None
-    others = [other for other in (changes.counterpart(config),) if other is not None]
-    _show(table.describe(where))
-    with progress(1 + len(others) + sum(map(len, compared.values()))) as compile_step:
-        planned = [compile_step(each, where) for each in (*others, config)]
-        _show(f"\n{table.methods(planned)}")
-        result: dict[str, Any] = {"config": config, "chip": record.of_chip(where.chip)}
-        result["steps"] = [record.of_step(step) for step in planned]
-        if others:
-            result["ratios"] = record.ratios(*planned)
-        result |= _fed(config, planned) if planned[-1].fits else _remedied(config, where, compile_step)
+    counterpart = changes.deterministic_counterpart(config)
+    configs = [config] if counterpart is None else [counterpart, config]
+    _print(tables.machine_summary(target))
+    with cached_compiler(len(configs) + sum(map(len, compared.values()))) as compile_step:
+        planned = [compile_step(each, target) for each in configs]
+        _print(f"\n{tables.methods_table(planned)}")
+        result: dict[str, Any] = {"config": config.to_dict(), "chip": tables.chip_to_json(target)}
+        result["steps"] = [tables.to_json(step) for step in planned]
+        if counterpart is not None:
+            result["ratios"] = steps.ratios(*planned)
+        fits = planned[-1].fits
+        result |= _input_rate(config, planned[-1]) if fits else _remedy(config, target, compile_step)
         for kind, variants in compared.items():
-            found = [compile_step(variant.made(config), variant.machine) for variant in variants]
-            _show(f"\n{table.comparison(kind, variants, found)}")
-            result.setdefault("compare", {})[kind] = [record.of_step(step) for step in found]
+            compiled = [compile_step(variant.apply(config), variant.machine) for variant in variants]
+            _print(f"\n{tables.comparison_table(kind, variants, compiled)}")
+            result.setdefault("compare", {})[kind] = [tables.to_json(step) for step in compiled]
     if arguments.json:
         write_json(arguments.json, result)
-    return 0 if planned[-1].fits else command.EXIT_FAILED
+    return 0 if fits else command.EXIT_FAILED
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[dict[str, Any], Machine]:
-    """The complete config and the machine; whatever is wrong with them is a ValueError."""
-    config = config_flags.load_config(arguments.config, arguments.changes)
+def prepare(arguments: argparse.Namespace) -> tuple[Config, Machine]:
+    """Return the resolved config and the machine; anything wrong with them is a ValueError."""
+    config = flags.load_config(arguments.config, arguments.changes)
     if arguments.topology:
-        machine.keep_off_accelerators()
-        where = machine.tpu(arguments.topology)
+        machine.use_cpu()
+        target = machine.tpu(arguments.topology)
     else:
-        where = machine.local(config["dtype"])
-    devices = 1 if config["parallel"]["mode"] == "plain" else len(where.devices)
-    if not config["data"]["size"]:
-        data = registry.load(config["data"]["source"], resize=config["data"]["resize"])
-        return runs.resolve_config(config, data, devices=devices), where
-    validate.check(config, devices=devices)
-    return config, where
+        target = machine.local(config.dtype)
+    devices = 1 if config.parallel.mode == "plain" else len(target.devices)
+    if not config.data.size:
+        return trainer.resolve_config(config, build.dataset(config), devices=devices), target
+    config.check_data(devices=devices)
+    return config, target
 
 
-def _fed(config: dict[str, Any], planned: list[Step]) -> dict[str, Any]:
-    """Whether the hosts keep up, if they decode while training."""
-    if config["data"]["loader"] != "stream" or planned[-1].roofline is None:
+def _input_rate(config: Config, step: Step) -> dict[str, Any]:
+    """Compare what the hosts must decode while training with what a core decodes."""
+    if config.data.loader != "stream" or step.roofline is None:
         return {}
-    count = 1 if config["method"].startswith("supervised") else 2
-    rate = hosts.decode_rate(config["data"]["image"][0], count)
-    _show(f"\n{table.feeding(planned[-1], rate)}")
-    needed = record.images_needed(planned[-1])
+    rate = hosts.decode_rate(config.data.image[0], config.traits.views)
+    _print(f"\n{tables.input_summary(step, rate)}")
+    needed = step.images_per_second_per_host
     return {"host": {"images_per_second_needed": needed, "images_per_second_of_a_core": rate}}
 
 
-def _remedied(config: dict[str, Any], where: Machine, compile_step: changes.Compile) -> dict[str, Any]:
-    """The smallest change with which it fits."""
-    found = changes.remedy(config, where, compile_step)
+def _remedy(config: Config, target: Machine, compile_step: Compile) -> dict[str, Any]:
+    """Find the smallest change with which the step fits."""
+    found = changes.smallest_that_fits(config, target, compile_step)
     if found is None:
-        _show("\nit does not fit, and nothing that was tried does")
+        _print("\nit does not fit, nor with any of the changes that were tried")
         return {"remedy": None}
     change, step = found
-    _show(f"\nit does not fit; with this it does: {change}\n\n{table.methods([step])}")
-    return {"remedy": {"change": str(change), "step": record.of_step(step)}}
+    _print(f"\nit does not fit; with this change it does: {change}\n\n{tables.methods_table([step])}")
+    return {"remedy": {"change": str(change), "step": tables.to_json(step)}}
 
 
-def _show(text: str) -> None:
+def _print(text: str) -> None:
     tqdm.write(text)  # above the bar, if there is one
     sys.stdout.flush()
 
 
 @contextmanager
-def progress(count: int) -> Iterator[changes.Compile]:
-    """A compiler that shows what it is doing: a bar on a terminal, lines elsewhere."""
+def cached_compiler(count: int) -> Iterator[Compile]:
+    """Yield a function that compiles each step once, with a bar on a terminal and lines elsewhere."""
     terminal = sys.stderr.isatty()
     bar = tqdm(total=count, desc="compiling", disable=not terminal, dynamic_ncols=True, leave=False)
-    over = threading.Event()
+    finished = threading.Event()
+    cache: dict[tuple[str, Config], Step] = {}
 
-    def tick() -> None:
-        while not over.wait(1.0):
+    def refresh() -> None:
+        while not finished.wait(1.0):
             bar.refresh()
 
-    done: dict[str, Step] = {}
-
-    def compile_step(config: dict[str, Any], where: Machine) -> Step:
-        key = f"{where.name} {config | {'encoder': {'remat': False} | config['encoder']}}"
-        if key not in done:
-            done[key] = shown(config, where)
+    def compile_step(config: Config, target: Machine) -> Step:
+        explicit = Change({"encoder.remat": bool(config.encoder.remat)}, target).apply(config)
+        key = (target.name, explicit)
+        if key not in cache:
+            cache[key] = report(config, target)
         bar.update()
-        return done[key]
+        return cache[key]
 
-    def shown(config: dict[str, Any], where: Machine) -> Step:
-        words = [config["method"], f"for {where.name}", f"batch {config['batch_size']}"]
-        words += [f"in {config['accumulate']} parts"] if config["accumulate"] > 1 else []
-        words += ["recomputing activations"] if config["encoder"].get("remat") else []
-        bar.set_postfix_str(", ".join(words))
+    def report(config: Config, target: Machine) -> Step:
+        label = f"{config.method}, for {target.name}, batch {config.batch_size}"
+        label += f", in {config.accumulate} parts" if config.accumulate > 1 else ""
+        label += ", recomputing activations" if config.encoder.remat else ""
+        bar.set_postfix_str(label)
         bar.total = max(bar.total, bar.n + 1)
         if not terminal:
-            print(f"plan: compiling {', '.join(words)}:", end=" ", file=sys.stderr, flush=True)
-        step = steps.compile_step(config, where)
+            print(f"plan: compiling {label}:", end=" ", file=sys.stderr, flush=True)
+        step = steps.compile_step(config, target)
         if not terminal:
             print(f"{step.compile_seconds:.0f} s", file=sys.stderr, flush=True)
         return step
 
-    threading.Thread(target=tick, daemon=True).start()
+    threading.Thread(target=refresh, daemon=True).start()
     try:
         yield compile_step
     finally:
-        over.set()
+        finished.set()
         bar.close()
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    others, values = config_flags.split(argv)
+    others, values = flags.split_config_flags(argv)
     parser = command.parser("plan", __doc__)
+    choices = ", ".join(changes.COMPARISONS)
     add = parser.add_argument
-    add("--config", required=True, metavar="FILE[:VARIANT]", help="a Python file with get_config(variant)")
-    add(
-        "--topology",
-        metavar="CHIP:SHAPE",
-        help="a TPU slice such as v5e:4x4 (default: this machine's devices)",
-    )
-    add("--compare", default="", metavar="WHAT", help=f"tables over {', '.join(COMPARISONS)}, commas between")
-    add("--json", type=Path, metavar="FILE", help="write all numbers here as well")
+    add("--config", required=True, metavar="NAME[:VARIANT]", help=flags.CONFIG_HELP)
+    add("--topology", metavar="CHIP:SHAPE", help="a TPU slice such as v5e:4x4 (default: the local devices)")
+    add("--compare", default="", metavar="WHAT", help=f"print tables over {choices}, separated by commas")
+    add("--json", type=Path, metavar="FILE", help="also write all numbers to FILE")
     arguments = parser.parse_args(others)
-    arguments.compare = [word for word in arguments.compare.split(",") if word]
-    for word in arguments.compare:
-        if word not in COMPARISONS:
-            parser.error(
-                f"--compare={word}: expected some of {', '.join(COMPARISONS)}, with commas between them"
-            )
+    arguments.compare = [kind for kind in arguments.compare.split(",") if kind]
+    for kind in arguments.compare:
+        if kind not in changes.COMPARISONS:
+            parser.error(f"--compare={kind}: expected some of {choices}, separated by commas")
     arguments.changes = values
     return arguments
 

@@ -1,7 +1,7 @@
 """Prepare a data set for fast training, or check one.
 
-    python -m byov_jax.cli.prepare --source=PHOTOS --out=DIR
-    python -m byov_jax.cli.prepare --check=DIR
+    byov prepare --source=PHOTOS --out=DIR
+    byov prepare --check=DIR
 
 The first command packs a folder of images, a folder with the original tar files of ImageNet, or tfds:NAME
 into some large files (ArrayRecord), which disks and networks read far faster than a million small ones.
@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from byov_jax.cli import command
 from byov_jax.data import convert, registry, verify
-from byov_jax.data.records import Records
+from byov_jax.data.dataset import SourceDataset
 from byov_jax.errors import RunError
 
 SHOWN = 20
@@ -53,23 +53,23 @@ def main(argv: list[str] | None = None) -> int:
 
 def prepare(place: str, out: Path, shard_size: int) -> None:
     """Writes the shards, and says how many."""
-    records = registry.open(place)
+    records = registry.open_dataset(place)
     with _progress("prepare", len(records.train) + len(records.test)) as tell:
-        about = convert.convert(records, out, place=place, shard_size=shard_size, tell=tell)
+        about = convert.convert(records, out, name=place, shard_size=shard_size, progress=tell)
     files = sum(len(split["shards"]) for split in about["splits"].values())
     images = " and ".join(f"{count:,} {split}" for split, count in about["images"].items())
-    print(f"{out}: {images} images in {files:,} files; python -m byov_jax.cli.prepare --check={out}")
+    print(f"{out}: {images} images in {files:,} files; byov prepare --check={out}")
 
 
 def check(place: str) -> int:
     """Reads the whole data set, prints what it holds and what is wrong; 1 if anything is."""
-    records = registry.open(place)
+    records = registry.open_dataset(place)
     print(f"{place}: {records.description}")
     problems = _damaged_files(records)
     for split, images in (("train", records.train), ("test", records.test)):
         label = []
         with _progress(split, len(images)) as tell:
-            for part in verify.images(images, len(records.classes)):
+            for part in verify.check_images(images, len(records.classes)):
                 label.append(part.label)
                 problems += part.problems
                 tell(sum(map(len, label)))
@@ -82,8 +82,10 @@ def check(place: str) -> int:
     return command.EXIT_FAILED if problems else 0
 
 
-def _damaged_files(records: Records) -> list[str]:
-    found = [problem for images in (records.train, records.test) for problem in verify.shards(images)]
+def _damaged_files(records: SourceDataset) -> list[str]:
+    found = [
+        problem for images in (records.train, records.test) for problem in verify.check_checksums(images)
+    ]
     problems = [problem for problem in found if problem is not None]
     if found:
         print(f"checksums: {len(found) - len(problems):,} of {len(found):,} files are as they were written")
@@ -94,7 +96,7 @@ def _classes(label: np.ndarray, classes: tuple[str, ...]) -> str:
     """How many images the classes have: each of a few, the extremes of many."""
     if not classes:
         return ", no labels"
-    counts = verify.counts(label, len(classes))
+    counts = verify.class_counts(label, len(classes))
     order = np.argsort(counts, kind="stable")
     texts = [f"{name} ({count:,})" for name, count in zip(classes, counts, strict=True)]
     if len(classes) > SHOWN:

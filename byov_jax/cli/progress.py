@@ -1,4 +1,4 @@
-"""How a training looks: a bar with the time left on a terminal, lines elsewhere; Ctrl-C stops gently."""
+"""Progress of trainings and evaluations: a bar with the time left on a terminal, lines elsewhere."""
 
 import shutil
 import sys
@@ -8,8 +8,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from byov_jax.cli import signals
+from byov_jax.cli import command
 from byov_jax.distributed import processes
+from byov_jax.evaluation.suite.context import Progress
 from byov_jax.training.callbacks import Callbacks
 
 SHOWN = {
@@ -21,14 +22,14 @@ SHOWN = {
     "beta": "beta {:.2f}",
     "images_per_second": "{:,.0f} images/s",
 }
-"""What of a line is shown; a narrow terminal shows the first of them."""
+"""The metrics that are shown; a narrow terminal shows the first ones."""
 
 BAR = "{desc} {percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 @contextmanager
 def training(label: str, first: int, steps: int) -> Iterator[Callbacks]:
-    """A listener that shows how a training goes, and stops it after the step in which a signal comes."""
+    """Yield callbacks that show a training, and stop it after the step in which a signal arrives."""
     terminal = sys.stderr.isatty() and processes.is_main()
     bar = tqdm(
         total=steps, initial=first, desc=label, bar_format=BAR, disable=not terminal, dynamic_ncols=True
@@ -36,15 +37,15 @@ def training(label: str, first: int, steps: int) -> Iterator[Callbacks]:
     bar.set_postfix_str("compiling" if first < steps else "")
     seen: dict[str, Any] = {}
 
-    def heard(text: str) -> None:
-        with suppress(RuntimeError):  # the signal may have come while the same stream was written to
+    def announce(text: str) -> None:
+        with suppress(RuntimeError):  # the signal may have arrived while this stream was written to
             bar.write(f"{label}: {text}", file=sys.stderr)
 
-    def line(values: dict[str, Any]) -> None:
+    def metrics(values: dict[str, Any]) -> None:
         seen.update(values)
         texts = [form.format(seen[name]) for name, form in SHOWN.items() if seen.get(name) is not None]
         if terminal:
-            if values["step"] == 0:  # nothing moves until the step is compiled
+            if values["step"] == 0:  # the bar does not move until the step is compiled
                 texts.insert(0, "compiling")
             bar.set_postfix_str(_fitting(texts, shutil.get_terminal_size().columns - _head(label, steps)))
         else:
@@ -52,24 +53,24 @@ def training(label: str, first: int, steps: int) -> Iterator[Callbacks]:
             print("  ".join([label, step, *texts, *_left(seen, steps)]), flush=True)
 
     try:
-        with signals.gently(heard) as asked:
+        with command.stop_on_signal(announce) as received:
             yield Callbacks(
                 step=lambda step: bar.update(step - bar.n),
-                line=line,
+                metrics=metrics,
                 warning=lambda text: bar.write(f"\nWARNING: {label}: {text}\n", file=sys.stderr),
-                stop=asked,
+                stop=received,
             )
     finally:
         bar.close()
 
 
 def _head(label: str, steps: int) -> int:
-    """Columns that the bar takes beside the numbers, with times of less than ten hours."""
+    """Return the columns that the bar takes beside the numbers, with times below ten hours."""
     return len(f"{label} 100%|{' ' * 10}| {steps}/{steps} [0:00:00<0:00:00, ]") + 1
 
 
 def _fitting(texts: list[str], columns: int) -> str:
-    """As many of the texts as there is room for, the first ones."""
+    """Join the first texts, as many as fit."""
     count = len(texts)
     while count > 1 and len("  ".join(texts[:count])) > columns:
         count -= 1
@@ -77,9 +78,78 @@ def _fitting(texts: list[str], columns: int) -> str:
 
 
 def _left(seen: dict[str, Any], steps: int) -> list[str]:
-    """The time left, as far as one can tell from the time so far."""
+    """Return the time left, extrapolated from the time so far."""
     step, seconds = seen["step"], seen.get("seconds")
     if not step or not seconds or step >= steps:
         return []
     minutes, rest = divmod(round(seconds / step * (steps - step)), 60)
     return [f"{minutes}:{rest:02} left"]
+
+
+class QuickstartProgress:
+    """One bar for several trainings and evaluations; its unit is a second on a quiet laptop."""
+
+    def __init__(self, seconds: float) -> None:
+        """Begin; `seconds` is the expected total."""
+        self.terminal = sys.stderr.isatty()
+        form = "{percentage:3.0f}% |{bar}| {elapsed} so far, {remaining} left  {desc}"
+        self._bar = tqdm(total=seconds, disable=not self.terminal, bar_format=form, dynamic_ncols=True)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(text) if self.terminal else print(text, flush=True)
+
+    def training(self, label: str, steps: int, seconds: float) -> Callbacks:
+        """Return callbacks for a training that advances the bar by `seconds` in all."""
+        seen: dict[str, Any] = {}
+        self._bar.set_description_str(f"{label}: compiling")
+
+        def step(number: int) -> None:
+            self._bar.update(seconds / steps)
+
+        def metrics(values: dict[str, Any]) -> None:
+            seen.update(values)
+            shown = (form.format(seen[name]) for name, form in SHOWN.items() if seen.get(name) is not None)
+            text = f"{label} {seen['step']:>{len(str(steps))}}/{steps}  " + "  ".join(shown)
+            if self.terminal:
+                self._bar.set_description_str(text)
+            elif "probe" in values or "knn" in values:
+                print(text, flush=True)
+
+        return Callbacks(step, metrics, lambda text: self.say(f"WARNING: {label}: {text}"))
+
+    def parts(self, label: str, seconds: dict[str, float]) -> Progress:
+        """Return the progress of an evaluation whose parts advance the bar by `seconds` each."""
+        return _Parts(self, label, seconds)
+
+    def advance(self, seconds: float, text: str) -> None:
+        """Advance the bar and describe what comes next."""
+        self._bar.set_description_str(text)
+        self._bar.update(seconds)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.close()
+
+
+class _Parts(Progress):
+    def __init__(self, progress: QuickstartProgress, label: str, seconds: dict[str, float]) -> None:
+        super().__init__()
+        self._bar_of_all, self._label, self._seconds = progress, label, seconds
+
+    def start(self, part: str) -> None:
+        self._part, self._done = part, 0.0
+        self._bar_of_all.advance(0.0, f"measuring {self._label}: {part}")
+
+    def tick(self, total: int) -> None:
+        self._move(self._seconds.get(self._part, 0.0) / total)
+
+    def stop(self) -> None:
+        self._move(self._seconds.get(self._part, 0.0) - self._done)
+
+    def _move(self, seconds: float) -> None:
+        self._done += seconds
+        self._bar_of_all.advance(seconds, f"measuring {self._label}: {self._part}")
+
+    def say(self, text: str) -> None:
+        self._bar_of_all.say(text)

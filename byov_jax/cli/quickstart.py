@@ -1,11 +1,11 @@
-"""The whole story on embedded images: train, measure, compare, look.
+"""Train, evaluate and compare three methods on embedded images, and draw everything on one page.
 
-    python -m byov_jax.cli.quickstart [--steps=N] [--seed=0] [--workdir=runs/quickstart]
+    byov quickstart [--steps=N] [--seed=0] [--workdir=runs/quickstart]
 
 A small vision transformer learns from 10,000 Fashion-MNIST images three times: by BYOL, without labels; by
 BYOV, without labels and with a posterior over its weights; and by Bayes by Backprop with labels, to compare
 uncertainties with. Everything is measured on 2,000 other images and shown on one page, WORKDIR/report.html.
-An interrupted quickstart goes on where it stopped.
+The same command resumes an interrupted quickstart.
 """
 
 import argparse
@@ -18,14 +18,13 @@ import jax
 
 from byov_jax import report
 from byov_jax.checkpoints import store
-from byov_jax.cli import command, evaluate, signals
-from byov_jax.cli.quickstart_progress import QuickstartProgress
-from byov_jax.data import registry
+from byov_jax.cli import command, evaluate
+from byov_jax.cli.progress import QuickstartProgress
 from byov_jax.errors import RunError
-from byov_jax.evaluation.suite.evaluation import Evaluation
-from byov_jax.recipes import quickstart as recipes
-from byov_jax.training import run_directory
-from byov_jax.training import trainer as runs
+from byov_jax.evaluation.suite.evaluator import Evaluator
+from byov_jax.recipes import quickstart as recipe
+from byov_jax.training import build, run_directory, trainer
+from byov_jax.training.config import Config
 
 SECONDS = {
     "byol": {"train": 80.0, "probe": 10.0, "calibration": 10.0, "shift": 10.0, "pruning": 5.0},
@@ -43,72 +42,72 @@ SECONDS = {
     },
     "supervised_bbb": {"train": 40.0, "calibration": 10.0},
 }
-"""What each training and measurement takes on two cores, for the time left."""
+"""Expected seconds of each training and measurement on two cores, for the time left."""
 
 REPORT = 15.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     arguments = _arguments(argv)
-    return command.run("quickstart", lambda: _tell(arguments), "interrupted; the same command goes on")
+    return command.run("quickstart", lambda: _run(arguments), "interrupted; the same command resumes it")
 
 
-def _tell(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     start = time.perf_counter()
-    story = QuickstartProgress(sum(sum(parts.values()) for parts in SECONDS.values()) + REPORT)
+    progress = QuickstartProgress(sum(sum(parts.values()) for parts in SECONDS.values()) + REPORT)
     try:
         for method in SECONDS:
-            _train(method, arguments, story)
-        measured = _evaluate(arguments.workdir, story)
-        story.advance(0.0, "drawing the report")
+            _train(method, arguments, progress)
+        measured = _evaluate(arguments.workdir, progress)
+        progress.advance(0.0, "drawing the report")
         folders = [arguments.workdir / method for method in SECONDS]
         page = report.write(folders, arguments.workdir / "report.html", arguments.workdir / "byol")
-        story.advance(REPORT, "done")
+        progress.advance(REPORT, "done")
     except ValueError as error:
         raise RunError(str(error)) from error
     finally:
-        story.close()
+        progress.close()
     print(f"\n{table(measured)}\n")
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes, seed {arguments.seed}. Look at {page}")
 
 
-def _train(method: str, arguments: argparse.Namespace, story: QuickstartProgress) -> None:
-    config = recipes.get_config(method).to_dict() | {"seed": arguments.seed}
+def _train(method: str, arguments: argparse.Namespace, progress: QuickstartProgress) -> None:
+    config = Config.parse(recipe.get_config(method)).updated({"seed": arguments.seed})
     if arguments.steps is not None:
-        config |= {"steps": arguments.steps}
-        config["optimizer"]["warmup"] = arguments.steps // 10
-    data = registry.load(config["data"]["source"])
-    config = runs.resolve_config(config, data, devices=jax.device_count())
-    workdir = arguments.workdir / method
-    there = store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
-    if run_directory.check_same(workdir, config) and there:
-        story.say(f"{workdir} has {there} of {config['steps']} steps already")
-        story.advance(SECONDS[method]["train"] * there / config["steps"], method)
-    listener = story.training(method, config["steps"], SECONDS[method]["train"])
-    with signals.gently(lambda text: story.say(f"{method}: {text}")) as asked:
-        reached, signal = runs.train(config, data, workdir, listener._replace(stop=asked))
-    if reached < config["steps"]:
-        raise signals.Interrupted(signal, f"saved {method} at step {reached}; the same command goes on")
+        warmup = arguments.steps // 10
+        config = config.updated({"steps": arguments.steps, "optimizer": {"warmup": warmup}})
+    data = build.dataset(config)
+    config = trainer.resolve_config(config, data, devices=jax.device_count())
+    workdir, steps, seconds = arguments.workdir / method, config.steps, SECONDS[method]["train"]
+    reached = store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
+    if run_directory.holds_run(workdir, config) and reached:
+        progress.say(f"{workdir}: resuming after step {reached} of {steps}")
+        progress.advance(seconds * reached / steps, method)
+    callbacks = progress.training(method, steps, seconds)
+    with command.stop_on_signal(lambda text: progress.say(f"{method}: {text}")) as received:
+        result = trainer.train(config, data, workdir, callbacks._replace(stop=received))
+    if result.step < steps:
+        text = f"saved {method} at step {result.step}; the same command resumes it"
+        raise command.Interrupted(result.stop, text)
 
 
-def _evaluate(workdir: Path, story: QuickstartProgress) -> dict[str, Evaluation]:
-    """Measures all three; BYOV against the two others."""
-    company = [f"--baseline={workdir / 'byol'}", f"--supervised={workdir / 'supervised_bbb'}"]
+def _evaluate(workdir: Path, progress: QuickstartProgress) -> dict[str, Evaluator]:
+    """Evaluate all three, BYOV against the two others."""
+    comparison = [f"--baseline={workdir / 'byol'}", f"--supervised={workdir / 'supervised_bbb'}"]
     measured = {}
-    alone = ["--features=student"]  # pixels and the untrained network are measured once, beside BYOV
-    for method, more in (("byol", alone), ("supervised_bbb", alone), ("byov", company)):
+    alone = ["--features=student"]  # raw pixels and the untrained network are measured once, with BYOV
+    for method, more in (("byol", alone), ("supervised_bbb", alone), ("byov", comparison)):
         parts = [part for part in SECONDS[method] if part != "train"]
         arguments = evaluate.parse(
             [f"--run={workdir / method}", f"--only={','.join(parts)}", "--labels=", *more]
         )
-        progress = story.parts(method, SECONDS[method])
-        measured[method], _ = evaluate.evaluate(arguments, progress)
+        measured[method], _ = evaluate.evaluate(arguments, progress.parts(method, SECONDS[method]))
     return measured
 
 
-def table(measured: dict[str, Evaluation]) -> str:
-    """Accuracy and calibration of each method; raw pixels and the untrained network under the same probe."""
+def table(measured: dict[str, Evaluator]) -> str:
+    """Format accuracy and calibration of each method, raw pixels and the untrained network."""
     columns = ("top1", "ece", "reliability", "nll")
     header = ("accuracy", "ECE", "Brier rel.", "NLL", "kNN 20")
     images = f"{len(measured['byov'].data.test.label):,} test images"

@@ -1,8 +1,8 @@
 """One page with every figure of some runs.
 
-    python -m byov_jax.cli.report RUN [RUN ...] --out=report.html [--baseline=RUN]
+    byov report RUN [RUN ...] --out=report.html [--baseline=RUN]
 
-A RUN is a run directory, as training and `byov_jax.cli.evaluate` leave it, or a folder of them (a sweep). The
+A RUN is a run directory, as training and `byov evaluate` leave it, or a folder of them (a sweep). The
 page needs no network and no other file: summary with intervals, prior x beta over seeds, training curves,
 sigma and signal-to-noise ratio by layer, reliability diagrams, shifts, pruning, how many draws are enough,
 latent variance, alignment with a supervised run, and the images that a run is most and least certain of.
@@ -10,8 +10,8 @@ Beside it, in report_figures/, lies each figure as PNG and SVG and its numbers a
 
 What was not measured is not drawn: the page lists it, with the command that measures it. To have everything:
 
-    python -m byov_jax.cli.evaluate --run=runs/byov --baseline=runs/byol --supervised=runs/supervised_bbb
-    python -m byov_jax.cli.report runs/byov runs/byol runs/supervised_bbb --out=report.html
+    byov evaluate --run=runs/byov --baseline=runs/byol --supervised=runs/supervised_bbb
+    byov report runs/byov runs/byol runs/supervised_bbb --out=report.html
 """
 
 import argparse

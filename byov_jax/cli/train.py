@@ -1,104 +1,106 @@
 r"""Train a config.
 
-    python -m byov_jax.cli.train --config=experiments/configs/fashion_mnist.py:byov --workdir=runs/fashion
-    python -m byov_jax.cli.train --config=experiments/configs/folder.py --config.data.source=PHOTOS \
-        --workdir=runs/mine
+    byov train --config=quickstart:byov --workdir=runs/mine
+    byov train --config=folder --config.data.source=PHOTOS --workdir=runs/photos
 
-Any value of a config can be changed on the command line: --config.steps=2000 --config.optimizer.warmup=100.
-The run directory then holds config.json, metrics.jsonl, posterior.jsonl and checkpoints. The same command
-goes on where an interrupted run stopped, and ends with the same numbers. Afterwards:
+--config names a recipe, or a Python file with get_config(variant); a variant may follow after a colon. Any
+value can be changed on the command line: --config.steps=2000 --config.optimizer.warmup=100; all keys are
+listed below. The run directory then holds config.json, metrics.jsonl, posterior.jsonl and checkpoints. The
+same command resumes an interrupted run, which ends with the same numbers. Afterwards:
 
-    python -m byov_jax.cli.evaluate --run=runs/fashion
-    python -m byov_jax.cli.report runs/fashion --out=report.html
+    byov evaluate --run=runs/mine
+    byov report runs/mine --out=report.html
 
-Ctrl-C, SIGTERM and SIGUSR1 stop it after the step it is in, with the state saved; a second Ctrl-C at once.
+Ctrl-C, SIGTERM and SIGUSR1 stop after the current step, with the state saved; a second Ctrl-C stops at once.
 
-Exit codes: 0 done, 1 it could not go on or could not be saved, 2 wrong input (nothing was written), 130, 143
-or 138 stopped by Ctrl-C, SIGTERM or SIGUSR1 (the state was saved).
+Exit codes: 0 done, 1 the training could not continue or be saved, 2 wrong input (nothing was written), 130,
+143 or 138 stopped by Ctrl-C, SIGTERM or SIGUSR1 (the state was saved).
 """
 
 import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from byov_jax.checkpoints import store
-from byov_jax.cli import command, config_flags, dry_run, progress, signals, smoke
-from byov_jax.data import load
+from byov_jax.cli import command, flags, preview, progress
 from byov_jax.distributed import cluster, processes
 from byov_jax.errors import RunError
-from byov_jax.training import build, run_directory
-from byov_jax.training import trainer as runs
+from byov_jax.training import build, run_directory, trainer
+from byov_jax.training.build import AnyDataset
+from byov_jax.training.config import Config
 
 
 def main(argv: list[str] | None = None, *, name: str = "train", description: str | None = __doc__) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv, name, description)
-    interrupted = "stopped at once; the same command goes on from the last checkpoint"
+    interrupted = "stopped at once; the same command resumes from the last checkpoint"
     return cluster.exit_code(lambda: command.run(name, lambda: start(arguments), interrupted))
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Everything between the arguments and the exit code."""
-    cluster.initialize(arguments)
+    """Do everything between the arguments and the exit code."""
+    flags.initialize_cluster(arguments)
     config, data = prepare(arguments)
     if arguments.dry_run:
-        print(dry_run.describe(config))
+        print(preview.describe(config))
         return 0
     if not arguments.smoke:
         return train(config, data, arguments.workdir, arguments)
-    with tempfile.TemporaryDirectory() as folder, smoke.quick_compilation():
+    with tempfile.TemporaryDirectory() as folder, preview.quick_compilation():
         return train(config, data, arguments.workdir or Path(folder) / "run", arguments)
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[dict[str, Any], runs.AnyDataset]:
-    """The complete config and its data; whatever is wrong with them is a RunError."""
+def prepare(arguments: argparse.Namespace) -> tuple[Config, AnyDataset]:
+    """Return the resolved config and its data; anything wrong with them is a RunError."""
     try:
-        config = config_flags.load_config(arguments.config, arguments.changes)
-        data = load.load(config["data"], build.views(config).first.size or 0)
+        config = flags.load_config(arguments.config, arguments.changes)
+        data = build.dataset(config)
         if arguments.smoke:
-            config, data = smoke.shrink(config, devices=jax.device_count()), smoke.few(data)
-        return runs.resolve_config(config, data, devices=jax.device_count()), data
+            config, data = preview.shrink(config, devices=jax.device_count()), preview.subset(data)
+        return trainer.resolve_config(config, data, devices=jax.device_count()), data
     except ValueError as error:
         raise RunError(str(error)) from None
 
 
-def train(config: dict[str, Any], data: runs.AnyDataset, workdir: Path, arguments) -> int:
-    """Trains behind a progress bar."""
+def train(config: Config, data: AnyDataset, workdir: Path, arguments: argparse.Namespace) -> int:
+    """Train behind a progress bar."""
     processes.run_on_main(lambda: run_directory.create_or_open(workdir, config))
-    steps, first = config["steps"], store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
+    steps, first = config.steps, store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
     if first and processes.is_main():
-        print(f"{workdir}: {'done already' if first >= steps else f'goes on after step {first}'}", flush=True)
-    with progress.training(config["method"], first, steps) as listener, cluster.report_lost_process(workdir):
-        reached, signal = runs.train(config, data, workdir, listener, tensorboard=arguments.tensorboard)
-    if reached < steps:
-        raise signals.Interrupted(
-            signal, f"{workdir}: saved at step {reached} of {steps}; the same command goes on"
+        print(
+            f"{workdir}: {'done already' if first >= steps else f'resuming after step {first}'}", flush=True
+        )
+    with progress.training(config.method, first, steps) as callbacks, cluster.report_lost_process(workdir):
+        result = trainer.train(config, data, workdir, callbacks, tensorboard=arguments.tensorboard)
+    if result.step < steps:
+        raise command.Interrupted(
+            result.stop, f"{workdir}: saved at step {result.step} of {steps}; the same command resumes it"
         )
     if arguments.smoke:
-        smoke.try_out(workdir, data)
+        preview.check_model(workdir, data)
         print(f"smoke: {arguments.config} trains, saves, loads and predicts")
     elif processes.is_main():
-        print(f"{workdir}: {steps} steps done; python -m byov_jax.cli.evaluate --run={workdir}")
+        print(f"{workdir}: {steps} steps done; byov evaluate --run={workdir}")
     return 0
 
 
 def _arguments(argv: list[str], name: str = "train", description: str | None = __doc__) -> argparse.Namespace:
-    others, changes = config_flags.split(argv)
+    others, changes = flags.split_config_flags(argv)
     parser = command.parser(name, description)
+    parser.epilog = f"keys of a config, for --config.KEY=VALUE:\n\n{flags.key_table()}"
     add = parser.add_argument
-    add("--config", required=True, metavar="FILE[:VARIANT]", help="a Python file with get_config(variant)")
+    add("--config", required=True, metavar="NAME[:VARIANT]", help=flags.CONFIG_HELP)
     add("--workdir", type=Path, metavar="DIR", help="the run directory, new or of the same run")
     add("--dry_run", action="store_true", help="print parameters, schedules and memory, and stop")
     add("--smoke", action="store_true", help="train a small version for a few steps, to see that all works")
     add("--tensorboard", action="store_true", help="also write TensorBoard events, to DIR/tensorboard")
-    cluster.add_arguments(parser)
+    flags.add_cluster_flags(parser)
     arguments = parser.parse_args(others)
     if arguments.workdir is None and not (arguments.dry_run or arguments.smoke):
-        parser.error("--workdir=DIR is needed: where shall the run be kept?")
+        parser.error("--workdir=DIR is required: the run directory")
     arguments.changes = changes
     return arguments
 

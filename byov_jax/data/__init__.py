@@ -1,1 +1,1 @@
-"""Where images come from: source -> host batch. decoders and grain, no model code."""
+"""Read data sets and turn them into batches: sources, decoding, crops, order. No model code."""

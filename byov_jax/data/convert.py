@@ -1,4 +1,4 @@
-"""Any data set of image files -> ArrayRecord shards, resumable: see `shards` for what is written."""
+"""Convert a data set of image files into ArrayRecord shards, resumably."""
 
 import hashlib
 import json
@@ -10,128 +10,130 @@ from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from byov_jax.data.loading import decoded_array
-from byov_jax.data.records import Arrays, Records, Source, attempt
+from byov_jax.data.dataset import ArraySource, Source, SourceDataset, read_image
 from byov_jax.data.sources import arrayrecord
-from byov_jax.data.sources.arrayrecord import Named, Shard
+from byov_jax.data.sources.arrayrecord import NamedImage, Shard
+from byov_jax.errors import reason
 
 SHARD_SIZE = 4096
-"""Images in a shard: of ImageNet, half a gigabyte."""
+"""Default number of images per shard; 4096 of ImageNet are half a gigabyte."""
 
-_THREADS = 16  # that wait for files
+_THREADS = 16  # more than cores: they wait for files
 _AHEAD = 256  # images that are read before they are written
 
 
 def convert(
-    records: Records,
+    dataset: SourceDataset,
     out: Path,
     *,
-    place: str,
+    name: str,
     shard_size: int = SHARD_SIZE,
-    tell: Callable[[int], None] = lambda images: None,
+    progress: Callable[[int], None] = lambda images: None,
 ) -> dict[str, Any]:
-    """Writes a data set to the folder `out`, and returns what its dataset.json says.
+    """Write a data set to the folder `out` and return its index, the content of dataset.json.
 
-    If it is called again after an interruption, it keeps the shards that are finished.
+    After an interruption, the same call keeps the finished shards and continues.
 
     Args:
-      records: the data set, whose images must be encoded.
-      out: a folder that is empty, does not exist, or has been begun by the same call.
-      place: what the data set is called.
-      shard_size: how many images a shard holds.
-      tell: called now and then with the number of images that have been written.
+      dataset: the data set, whose images must be encoded.
+      out: a folder that is empty, does not exist, or holds the unfinished result of the same call.
+      name: name of the data set for the index.
+      shard_size: number of images per shard.
+      progress: called repeatedly with the number of images written so far.
     """
     if shard_size < 1:
-        raise ValueError(f"a shard of {shard_size} images is impossible: it must have at least 1")
-    if isinstance(records.train, Arrays):
-        raise ValueError(f"the images of {place} are not in image files: there is nothing to prepare")
-    sources = dict(zip(arrayrecord.SPLITS, (records.train, records.test), strict=True))
-    plan = {
+        raise ValueError(f"shard_size={shard_size} must be at least 1")
+    if isinstance(dataset.train, ArraySource):
+        raise ValueError(f"the images of {name} are not in image files: there is nothing to prepare")
+    sources = dict(zip(arrayrecord.SPLITS, (dataset.train, dataset.test), strict=True))
+    header = {
         "version": arrayrecord.VERSION,
-        "source": place,
-        "description": records.description,
+        "source": name,
+        "description": dataset.description,
         "shard_size": shard_size,
         "images": {split: len(source) for split, source in sources.items()},
-        "classes": list(records.classes),
+        "classes": list(dataset.classes),
     }
-    if not _begin(out, plan):
-        return arrayrecord.read_about(out)
+    if _is_finished(out, header):
+        return arrayrecord.read_index(out)
     done, splits = 0, {}
     names: dict[str, list[str]] = {split: [] for split in sources}
     for split, source in sources.items():
-        written, label = [], []
+        shards, label = [], []
         for file, rows in _layout(split, len(source), shard_size):
-            note = out / f"{file}.json"
-            about = _finished(out / file, note)
-            if about is None:
-                about = _write(source, rows, out / file, done, tell)
-                _replace(note, about)
+            sidecar = out / f"{file}.json"
+            entry = _read_sidecar(out / file, sidecar)
+            if entry is None:
+                entry = _write_shard(source, rows, out / file, done, progress)
+                _write_json(sidecar, entry)
             done += len(rows)
-            tell(done)
-            written.append(about["shard"])
-            label += about["label"]
-            names[split] += about["name"]
-        splits[split] = {"shards": written, "label": label}
-    _replace(out / arrayrecord.NAMES, names)
-    _replace(out / arrayrecord.ABOUT, plan | {"splits": splits})
-    _tidy(out)
-    return arrayrecord.read_about(out)
+            progress(done)
+            shards.append(entry["shard"])
+            label += entry["label"]
+            names[split] += entry["name"]
+        splits[split] = {"shards": shards, "label": label}
+    _write_json(out / arrayrecord.NAMES, names)
+    _write_json(out / arrayrecord.INDEX, header | {"splits": splits})
+    _remove_temporary(out)
+    return arrayrecord.read_index(out)
 
 
-def _begin(out: Path, plan: dict[str, Any]) -> bool:
-    """Whether there is anything left to do; what was begun otherwise is not touched."""
+def _is_finished(out: Path, header: dict[str, Any]) -> bool:
+    """Return whether `out` is complete, and begin it if it is empty; other content is a ValueError."""
     out.mkdir(parents=True, exist_ok=True)
-    begun, finished = out / arrayrecord.BEGUN, out / arrayrecord.ABOUT
-    for file in (finished, begun):
+    unfinished, index = out / arrayrecord.UNFINISHED, out / arrayrecord.INDEX
+    for file in (index, unfinished):
         if file.is_file():
-            before = json.loads(file.read_text())
-            for key, value in plan.items():
-                if before.get(key) != value:
+            existing = json.loads(file.read_text())
+            for key, value in header.items():
+                if existing.get(key) != value:
                     raise ValueError(
-                        f"{out} was begun with another {key}: delete it, or write to another folder"
+                        f"{out} was begun with a different {key}: delete it, or write to another folder"
                     )
-            if file == finished:
-                _tidy(out)
-            return file == begun
+            if file == index:
+                _remove_temporary(out)
+            return file == index
     if any(out.iterdir()):
         raise ValueError(f"{out} is not empty: delete it, or write to another folder")
-    _replace(begun, plan)
-    return True
+    _write_json(unfinished, header)
+    return False
 
 
 def _layout(split: str, count: int, size: int) -> Iterator[tuple[str, range]]:
-    """The name of each shard, and which images it holds."""
+    """Yield the file name of each shard and the range of images it holds."""
     number = -(-count // size)
     for i in range(number):
         rows = range(i * size, min((i + 1) * size, count))
         yield f"{split}-{i:05}-of-{number:05}.array_record", rows
 
 
-def _finished(file: Path, note: Path) -> dict[str, Any] | None:
-    """What was noted of a shard, if it is all there. A note is written after its shard."""
-    if not note.is_file() or not file.is_file():
+def _read_sidecar(file: Path, sidecar: Path) -> dict[str, Any] | None:
+    """Return the entry of a complete shard; it is written after its shard."""
+    if not sidecar.is_file() or not file.is_file():
         return None
-    about = json.loads(note.read_text())
-    return about if file.stat().st_size == about["shard"]["bytes"] else None
+    entry = json.loads(sidecar.read_text())
+    return entry if file.stat().st_size == entry["shard"]["bytes"] else None
 
 
-def _write(source: Source, rows: range, file: Path, done: int, tell: Callable[[int], None]) -> dict[str, Any]:
-    """Writes a shard, and returns what is to be noted of it."""
+def _write_shard(
+    source: Source, rows: range, file: Path, done: int, progress: Callable[[int], None]
+) -> dict[str, Any]:
+    """Write a shard and return its entry: the `Shard`, labels and names."""
     partial = file.with_name(f"{file.name}.partial")
     label, names = [], []
     try:
-        # Groups of one record can be read alone; encoded images cannot be compressed further.
+        # Groups of one record allow random access; encoded images cannot be compressed further.
         writer = ArrayRecordWriter(str(partial), "group_size:1,uncompressed")
         with ThreadPoolExecutor(_THREADS) as pool:
             for start in range(0, len(rows), _AHEAD):
-                for image in pool.map(lambda i: _named(source, i), rows[start : start + _AHEAD]):
+                for image in pool.map(lambda i: _read(source, i), rows[start : start + _AHEAD]):
                     writer.write(arrayrecord.pack(image))
                     label.append(image.label)
                     names.append(image.name)
-                tell(done + len(label))
+                progress(done + len(label))
         writer.close()
-    except RuntimeError as error:  # whatever the disk said
-        raise OSError(f"{partial} cannot be written: {decoded_array.reason(error)}") from None
+    except RuntimeError as error:  # any disk error
+        raise OSError(f"{partial} cannot be written: {reason(error)}") from None
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -141,13 +143,13 @@ def _write(source: Source, rows: range, file: Path, done: int, tell: Callable[[i
     return {"shard": shard._asdict(), "label": label, "name": names}
 
 
-def _named(source: Source, i: int) -> Named:
-    image, label = attempt(source, i, bytes)
-    return Named(image, label, source.name(i))
+def _read(source: Source, i: int) -> NamedImage:
+    image, label = read_image(source, i, bytes)
+    return NamedImage(image, label, source.name(i))
 
 
-def _replace(file: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON file that is there as a whole or not at all."""
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file atomically and durably."""
     partial = file.with_name(f"{file.name}.partial")
     with partial.open("w") as stream:
         json.dump(content, stream)
@@ -156,7 +158,6 @@ def _replace(file: Path, content: dict[str, Any]) -> None:
     partial.rename(file)
 
 
-def _tidy(out: Path) -> None:
-    """Removes what only an unfinished data set needs."""
-    for file in (*out.glob("*.array_record.json"), *out.glob("*.partial"), out / arrayrecord.BEGUN):
+def _remove_temporary(out: Path) -> None:
+    for file in (*out.glob("*.array_record.json"), *out.glob("*.partial"), out / arrayrecord.UNFINISHED):
         file.unlink(missing_ok=True)

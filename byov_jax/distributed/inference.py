@@ -7,33 +7,33 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from byov_jax.distributed import runner
+from byov_jax.distributed.runner import AXIS, local_rows
 
 PER_DEVICE = 128
-"""Images that a device is given at a time."""
+"""Images per device and batch."""
 
 
 def apply_sharded(mesh: Mesh, apply: Any, variables: Any, images: Any, rows: np.ndarray) -> Any:
-    """`apply(variables, images[rows])`, in NumPy arrays [len(rows), ...], the same in every process.
+    """Return `apply(variables, images[rows])` in NumPy arrays [len(rows), ...], the same in every process.
 
     Args:
       mesh: the devices; all of their processes must call this.
-      apply: its identity is that of the compiled program.
+      apply: compiled once per function object.
       variables: on the devices of the mesh.
-      images: a uint8 array [n, height, width, channels], or what decodes like one; each process asks for the
-        rows of its own devices only.
-      rows: which of them.
+      images: a uint8 array [n, height, width, channels], or one that decodes on indexing; each process reads
+        only the rows of its own devices.
+      rows: indices into `images`.
     """
     size = mesh.size * min(PER_DEVICE, -(-len(rows) // mesh.size))
-    here = runner.local_rows(mesh, size)
+    local, by_row = local_rows(mesh, size), NamedSharding(mesh, PartitionSpec(AXIS))
     compute = _compiled(apply, mesh)
-    found = []
+    outputs = []
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
-        padded = np.pad(part, (0, size - len(part)), mode="edge")  # what is too much is dropped at the end
-        batch = runner.put_rows(mesh, np.asarray(images[padded[here]]))
-        found.append(jax.device_get(compute(variables, batch)))
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *found)
+        padded = np.pad(part, (0, size - len(part)), mode="edge")  # the padding is dropped at the end
+        batch = jax.make_array_from_process_local_data(by_row, np.asarray(images[padded[local]]))
+        outputs.append(jax.device_get(compute(variables, batch)))
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *outputs)
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""Several processes of one run: who writes, and how all of them learn what one of them found out."""
+"""Coordinate the processes of one run: the main process writes, and all agree on results and failures."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,72 +12,68 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from byov_jax.errors import RunError
 
-_LONGEST = 2000
+_MAX_MESSAGE_BYTES = 2000
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes files and talks to the user."""
+    """Return whether this process writes files and prints."""
     return jax.process_index() == 0
 
 
 def run_on_main(work: Callable[[], object]) -> None:
-    """The first process does the work, the others wait; if it fails, all of them do."""
+    """Run `work` in the main process while the others wait; if it fails, all of them raise."""
 
-    def done() -> int:
+    def run() -> int:
         work()
         return 0
 
-    broadcast_from_main(done)
+    broadcast_from_main(run)
 
 
 def broadcast_from_main(work: Callable[[], int]) -> int:
-    """What the first process finds out, in all of them; if it fails, all of them do, with a RunError.
+    """Run `work` in the main process and return its result in all; if it fails, all raise a RunError.
 
-    Failures are those of run directories and of the file system.
+    Only a RunError and an OSError are broadcast.
     """
     if jax.process_count() == 1:
         return work()
-    number, said = 0, b""
+    result, failure = 0, b""
     if is_main():
         try:
-            number = work()
+            result = work()
         except (RunError, OSError) as error:
-            said = str(error).encode()[:_LONGEST]
-    message = np.frombuffer(said.ljust(_LONGEST, b"\0"), np.uint8)
-    number, message = multihost_utils.broadcast_one_to_all((np.int32(number), message))
-    heard = bytes(np.asarray(message)).rstrip(b"\0")
-    if heard:
-        raise RunError(heard.decode(errors="replace"))
-    return int(number)
+            failure = str(error).encode()[:_MAX_MESSAGE_BYTES]
+    message = np.frombuffer(failure.ljust(_MAX_MESSAGE_BYTES, b"\0"), np.uint8)
+    result, message = multihost_utils.broadcast_one_to_all((np.int32(result), message))
+    failure = bytes(np.asarray(message)).rstrip(b"\0")
+    if failure:
+        raise RunError(failure.decode(errors="replace"))
+    return int(result)
 
 
 def any_process(flag: bool) -> bool:
-    """Whether the flag is set in any process; all of them wait for the answer."""
+    """Return whether the flag is set in any process; a collective that blocks."""
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 class Consensus:
-    """A question that every process answers at every step, and an answer that all of them get alike.
+    """An all-reduce of one integer per step whose result arrives `delay` steps later, so that no step blocks.
 
-    The answer comes a few steps later, so that no step waits for a message; with one process, at once.
+    With one process there is no delay.
     """
 
-    def __init__(self, mesh: Mesh, later: int) -> None:
-        """`later` is the number of steps after which an answer is looked at."""
-        self._mesh, self._later = mesh, later
-        self._answers: deque[Any] = deque()
-        self._greatest = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    def __init__(self, mesh: Mesh, delay: int) -> None:
+        self._delay = delay
+        self._pending: deque[Any] = deque()
+        self._by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+        self._max = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
-    def greatest(self, number: int) -> int:
-        """The greatest number that a process gave `later` steps ago, 0 before that."""
+    def max(self, value: int) -> int:
+        """Return the maximum of the values that the processes passed `delay` steps ago, 0 before that."""
         if jax.process_count() == 1:
-            return number
-        mine = np.full(jax.local_device_count(), number, np.int32)
-        self._answers.append(self._greatest(jax.make_array_from_process_local_data(self._by_row, mine)))
-        return int(self._answers.popleft()) if len(self._answers) > self._later else 0
-
-    @property
-    def _by_row(self) -> NamedSharding:
-        return NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names[0]))
+            return value
+        local = np.full(jax.local_device_count(), value, np.int32)
+        self._pending.append(self._max(jax.make_array_from_process_local_data(self._by_device, local)))
+        return int(self._pending.popleft()) if len(self._pending) > self._delay else 0

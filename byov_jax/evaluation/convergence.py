@@ -8,22 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from byov_jax.evaluation import bootstrap
-from byov_jax.evaluation.metrics import checks
+from byov_jax.evaluation import bootstrap, checks
 
 
 class Convergence(NamedTuple):
-    """What k draws would have said, k = 1 .. K, each in `repeats` resamples of the K draws at hand.
+    """Predictive mean and std of k draws, k = 1 .. K, in `repeats` resamples of K given draws.
 
-    Looked at is the probability of the class that all draws together favour: its mean over k draws and its
-    std (ddof 0), which both settle as k grows.
+    Both are of the probability of the class that the mean of all draws predicts; the std has ddof 0.
 
     Attributes:
       draws: k, 1 to K.
       mean: predictive mean, averaged over images, for every resample.
       std: predictive std, averaged over images, for every resample.
-      mean_error: root mean square, over images and resamples, of the distance of the k-draw mean to the mean
-        of all K draws.
+      mean_error: root mean square difference, over images and resamples, between the mean of k draws and the
+        mean of all K draws.
       std_error: the same for the std.
     """
 
@@ -34,7 +32,7 @@ class Convergence(NamedTuple):
     std_error: Float[Array, "K"]
 
     def enough(self, tolerance: float = 0.01) -> int | None:
-        """The smallest k from which on `mean_error` stays at or below `tolerance`; None if K is too few."""
+        """Return the smallest k from which on `mean_error` is at most `tolerance`; None if K is too few."""
         if not tolerance > 0:
             raise ValueError(f"tolerance={tolerance!r} must be positive: it is a difference of probabilities")
         above = np.flatnonzero(np.asarray(self.mean_error) > tolerance)
@@ -43,17 +41,16 @@ class Convergence(NamedTuple):
 
 
 def convergence(key: Array, draws: Array | np.ndarray, repeats: int = 50) -> Convergence:
-    """The convergence curve of Monte-Carlo predictions.
+    """Compute the convergence curve of Monte-Carlo predictions.
 
     Args:
-      key: of the resampling.
+      key: seeds the resampling.
       draws: probabilities [K, n, classes], from `predictive.predict`.
-      repeats: resamples; each picks K draws with replacement and looks at the first k of them.
+      repeats: resamples; each takes K draws with replacement, of which the first k are used.
     """
     draws = checks.probabilities(draws, ("draws", "n", "classes"))
-    favourite = jnp.argmax(jnp.mean(draws, axis=0), axis=-1)
-    chosen = jnp.take_along_axis(draws, favourite[None, :, None], axis=-1)[..., 0]
-    return _convergence(key, chosen, repeats)
+    predicted = jnp.argmax(jnp.mean(draws, axis=0), axis=-1)
+    return _convergence(key, jnp.take_along_axis(draws, predicted[None, :, None], axis=-1)[..., 0], repeats)
 
 
 @partial(jax.jit, static_argnames="repeats")
@@ -63,7 +60,7 @@ def _convergence(key, probability: Float[Array, "K n"], repeats: int) -> Converg
     final_mean, final_std = jnp.mean(probability, axis=0), jnp.std(probability, axis=0)
     centred = probability - final_mean[None]  # differences keep the digits that squares would lose
 
-    def one(order):
+    def resample(order):
         picked = centred[order]
         mean = jnp.cumsum(picked, axis=0) / k
         square = jnp.cumsum(jnp.square(picked), axis=0) / k
@@ -75,6 +72,5 @@ def _convergence(key, probability: Float[Array, "K n"], repeats: int) -> Converg
             jnp.mean(jnp.square(std - final_std[None]), axis=1),
         )
 
-    mean, std, mean_error, std_error = jax.lax.map(one, bootstrap.indices(key, count, repeats))
-    errors = (jnp.sqrt(jnp.mean(error, axis=0)) for error in (mean_error, std_error))
-    return Convergence(k[:, 0], mean, std, *errors)
+    mean, std, *errors = jax.lax.map(resample, bootstrap.indices(key, count, repeats))
+    return Convergence(k[:, 0], mean, std, *(jnp.sqrt(jnp.mean(error, axis=0)) for error in errors))

@@ -1,4 +1,4 @@
-"""Latent variance: how far the features of an image move when the weights are drawn again."""
+"""Latent variance: the variance of an image's features over draws of the weights."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,11 +17,11 @@ STRENGTHS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 class LatentVariance(NamedTuple):
-    """Variance over draws at one place in the network, averaged over features, for every image.
+    """Variance over draws of the features at one layer, averaged over features, for every image.
 
     Attributes:
       variance: in the features' own units.
-      relative: divided by the mean square of the features, comparable between places and models.
+      relative: divided by the mean square of the features; comparable between layers and models.
     """
 
     variance: Float[Array, "*strengths n"]
@@ -31,9 +31,9 @@ class LatentVariance(NamedTuple):
 def latent_variance(
     key: Array, q: Posterior, apply: predictive.Apply, x: Any, draws: int = 50
 ) -> dict[str, LatentVariance]:
-    """Latent variance of each output of `apply`: a NamedTuple of features [n, ...], as `networks.Taps`."""
+    """Latent variance of each output of `apply`, a NamedTuple of features [n, ...] like `networks.Taps`."""
     mean, variance = predictive.moments(key, q, apply, x, draws)
-    return {name: _of_each(getattr(mean, name), getattr(variance, name)) for name in type(mean)._fields}
+    return {name: _per_example(getattr(mean, name), getattr(variance, name)) for name in type(mean)._fields}
 
 
 def against_noise(
@@ -44,12 +44,12 @@ def against_noise(
     draws: int = 50,
     strengths: Sequence[float] = STRENGTHS,
 ) -> dict[str, LatentVariance]:
-    """Latent variance of images under Gaussian noise of growing strength.
+    """Latent variance of images under Gaussian noise of increasing strength.
 
-    The draws and the noise pattern of an image are the same at every strength: only the strength differs.
+    The draws, and the noise pattern of an image up to its scale, are the same at every strength.
 
     Args:
-      key: of noise and draws.
+      key: seeds noise and draws.
       q: the posterior.
       apply: `(params, images) -> outputs`, a NamedTuple of features, images being float32 in [0, 1].
       images: [n, height, width, channels].
@@ -61,14 +61,14 @@ def against_noise(
     """
     noise_key, draw_key = jax.random.split(key)
     noisy = [shifts.corrupt("gaussian_noise", strength, noise_key, images) for strength in strengths]
-    # All strengths go through the network together, so that each draw of the weights is made once.
-    found = latent_variance(draw_key, q, apply, jnp.concatenate(noisy), draws)
-    return jax.tree.map(lambda a: a.reshape(len(strengths), len(images)), found)
+    # One batch with all strengths, so that each draw of the weights is made once.
+    result = latent_variance(draw_key, q, apply, jnp.concatenate(noisy), draws)
+    return jax.tree.map(lambda a: a.reshape(len(strengths), len(images)), result)
 
 
 @jax.jit
-def _of_each(mean, variance) -> LatentVariance:
+def _per_example(mean, variance) -> LatentVariance:
     features = tuple(range(1, mean.ndim))
-    spread = jnp.mean(variance, axis=features)
-    square = jnp.mean(jnp.square(mean), axis=features) + spread
-    return LatentVariance(spread, spread / jnp.maximum(square, jnp.finfo(square.dtype).tiny))
+    averaged = jnp.mean(variance, axis=features)
+    square = jnp.mean(jnp.square(mean), axis=features) + averaged
+    return LatentVariance(averaged, averaged / jnp.maximum(square, jnp.finfo(square.dtype).tiny))

@@ -5,8 +5,8 @@
 
 `apply(params, x)` maps inputs [n, ...] to outputs [n, ...], example by example: an array or a tree of them.
 Draw `i` depends on `(key, i)` alone: all images see the same weights, so predictions are joint, and the
-first 10 of 30 draws are the 10 of a smaller run. Sampling and `apply` are compiled apart, each once: pass the
-same function object again, and neither the number of draws nor the posterior's values compile anything new.
+first 10 of 30 draws are the 10 of a smaller run. Sampling and `apply` are compiled separately, each once:
+for the same function object, neither more draws nor other posterior values cause a compilation.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from byov_jax.bayes import posterior
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.select import path_of
-from byov_jax.evaluation import memory
+from byov_jax.evaluation import batch_size
 from byov_jax.evaluation.metrics import entropy
 
 Apply = Callable[[Any, Any], Any]
@@ -35,19 +35,19 @@ class Moments(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What K draws say together of each image.
+    """Statistics over K draws for each image.
 
     Attributes:
       probs: mean over the draws.
       variance: variance of each class's probability over the draws.
-      std: predictive std: that of the probability of the class which `probs` favours.
+      std: predictive std: that of the probability of the class that `probs` predicts.
       entropy: total uncertainty, `H[mean]`, in nats.
-      expected_entropy: the part that no knowledge of the weights would remove, `mean[H]`.
-      mutual_information: the part that it would, `H[mean] - mean[H]`; 0 without a posterior.
+      expected_entropy: aleatoric uncertainty, `mean[H]`.
+      mutual_information: epistemic uncertainty, `H[mean] - mean[H]`; 0 without a posterior.
       latent_variance: variance of the features over the draws, averaged over the features; None if `apply`
-        gives no features.
-      features: mean over the draws; None if `apply` gives none.
-      others: mean over the draws of what else `apply` gives.
+        returns no features.
+      features: mean over the draws; None if `apply` returns none.
+      others: mean over the draws of further outputs of `apply`.
     """
 
     probs: Float[Array, "n classes"]
@@ -72,15 +72,15 @@ def predict(
     batch: int | None = None,
     mode: str = "mc",
 ) -> Any:
-    """Outputs of `apply` under `draws` draws of the weights.
+    """Compute the outputs of `apply` under `draws` draws of the weights.
 
     Args:
-      key: decides the draws.
+      key: seeds the draws.
       q: the posterior.
       apply: `(params, x) -> outputs`.
       x: inputs, an array or a tree of arrays, examples first.
       draws: K, the number of draws.
-      chunk: draws computed at once; from the free memory if None. The draws are the same whatever it is.
+      chunk: draws computed at once, which does not change them; from the free memory if None.
       batch: examples computed at once; from the free memory if None.
       mode: "mc" draws weights; "mean" uses the posterior's mean, once.
 
@@ -105,14 +105,11 @@ def moments(
     *,
     batch: int | None = None,
 ) -> Moments:
-    """Mean and variance of `apply`'s outputs over the draws of `predict`, without holding them all.
-
-    Welford's recursion, one draw after the other: memory is that of a chunk, whatever K.
-    """
-    total = None
+    """Compute mean and variance of the outputs of `predict` over the draws, in the memory of one chunk."""
+    state = None
     for outputs in _outputs(key, q, apply, x, draws, chunk, batch):
-        total = _include(total or _nothing(outputs), outputs)
-    return _finish(total)
+        state = _update(state or _init(outputs), outputs)
+    return _moments(state)
 
 
 def statistics(
@@ -125,44 +122,46 @@ def statistics(
     *,
     batch: int | None = None,
 ) -> Prediction:
-    """The predictive distribution of a classifier.
+    """Compute statistics of a classifier's predictive distribution, in the memory of a few chunks of draws.
 
-    Args as in `predict`, with an `apply` that gives probabilities [n, classes], or a tuple of them, features
-    [n, d] and anything else. Memory is that of a chunk of draws and a few arrays like it, whatever K.
+    Args as in `predict`, with an `apply` that returns probabilities [n, classes], or a tuple of these,
+    features [n, d] and anything else.
     """
-    total = None
+    state = None
     for outputs in _outputs(key, q, apply, x, draws, chunk, batch):
-        probs, *more = outputs if isinstance(outputs, tuple) else (outputs,)
-        observed = (probs, _entropies(probs), more)
-        total = _include(total or _nothing(observed), observed)
-    return _describe(_finish(total))
+        probs, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
+        observed = (probs, _entropies(probs), rest)
+        state = _update(state or _init(observed), observed)
+    return _prediction(_moments(state))
 
 
 def _outputs(key, q: Posterior, apply: Apply, x, draws: int, chunk, batch) -> Iterator[Any]:
-    """Outputs [chunk, n, ...] of one chunk of draws after the other."""
+    """Yield outputs [chunk, n, ...] for each chunk of draws."""
     chunk, batch = _sizes(apply, q, x, draws, chunk, batch)
     n = _length(x)
     bayesian, complete = _bayesian_part(q)
-    before: Any = None
+    previous: Any = None
     for start in range(0, draws, chunk):
         drawn = (_sample(key, bayesian, index) for index in range(start, min(start + chunk, draws)))
         weights = [complete(draw) for draw in drawn]
         outputs = [_forward(weights, block, apply=apply) for block in _blocks(x, batch)]
-        jax.block_until_ready(before)  # else dispatch would run ahead, and hold the weights of many chunks
-        before = outputs
+        jax.block_until_ready(previous)  # else asynchronous dispatch would hold the weights of many chunks
+        previous = outputs
         yield jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1)[:, :n], *outputs)
 
 
 def _bayesian_part(q: Posterior) -> tuple[Posterior, Callable[[dict], Any]]:
-    """What is to be drawn, by path, and the function that completes a draw of it to all parameters.
+    """Return the Bayesian weights by path, and a function that completes a draw of them to all parameters.
 
-    Whatever point estimates surround the same Bayesian weights, the same program draws them.
+    Posteriors with the same Bayesian weights share one sampling program, whatever their point estimates.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(q.mean)
     means = {path_of(keys): leaf for keys, leaf in leaves}
     log_vars = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(q.log_var)}
-    if odd := sorted(set(log_vars) - set(means)):
-        raise ValueError(f"log_var does not have the structure of the mean: {odd[0]!r} is only in log_var")
+    if unknown := sorted(set(log_vars) - set(means)):
+        raise ValueError(
+            f"log_var does not have the structure of the mean: {unknown[0]!r} is only in log_var"
+        )
     bayesian = Posterior({path: means[path] for path in log_vars}, log_vars)
     return bayesian, lambda drawn: jax.tree.unflatten(treedef, (means | drawn).values())
 
@@ -181,21 +180,21 @@ def _forward(weights: list, x, *, apply: Apply):
 
 
 def _blocks(x, size: int) -> Iterator[Any]:
-    """`x` in blocks of equal size, so that one program serves them all; the last is filled up with zeros.
+    """Yield `x` in blocks of equal size, the last padded with zeros, so that one program serves them all.
 
-    Each is taken when it is needed: an `x` that only looks like an array may have to read it from a disk.
+    Blocks are sliced when needed: `x` may read its slices from disk.
     """
     n = _length(x)
     for start in range(0, n, size):
         block = jax.tree.map(lambda a, i=start: a[i : i + size], x)
-        yield block if n - start >= size else jax.tree.map(lambda a: _filled(a, size), block)
+        yield block if n - start >= size else jax.tree.map(lambda a: _padded(a, size), block)
 
 
-def _filled(array, size: int):
+def _padded(array, size: int):
     return jnp.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
-class _Total(NamedTuple):
+class _Welford(NamedTuple):
     """Welford's recursion: draws so far, their mean, and the sum of squared deviations from it."""
 
     count: Any
@@ -203,48 +202,48 @@ class _Total(NamedTuple):
     square: Any
 
 
-def _nothing(outputs) -> _Total:
+def _init(outputs) -> _Welford:
     zeros = jax.tree.map(lambda y: jnp.zeros(y.shape[1:], jnp.promote_types(y.dtype, jnp.float32)), outputs)
-    return _Total(0, zeros, zeros)
+    return _Welford(0, zeros, zeros)
 
 
 @jax.jit
-def _include(total: _Total, outputs) -> _Total:
-    """Adds a chunk of draws, one after the other, so that chunks of any size give the same bits."""
+def _update(state: _Welford, outputs) -> _Welford:
+    """Add a chunk of draws one by one, so that chunks of any size give the same bits."""
 
-    def include(total: _Total, output):
-        count = total.count + 1
-        deviation = jax.tree.map(jnp.subtract, output, total.mean)
-        mean = jax.tree.map(lambda m, d: m + d / count, total.mean, deviation)
-        square = jax.tree.map(lambda s, d, y, m: s + d * (y - m), total.square, deviation, output, mean)
-        return _Total(count, mean, square), None
+    def step(state: _Welford, output):
+        count = state.count + 1
+        deviation = jax.tree.map(jnp.subtract, output, state.mean)
+        mean = jax.tree.map(lambda m, d: m + d / count, state.mean, deviation)
+        square = jax.tree.map(lambda s, d, y, m: s + d * (y - m), state.square, deviation, output, mean)
+        return _Welford(count, mean, square), None
 
-    return jax.lax.scan(include, total, outputs)[0]
+    return jax.lax.scan(step, state, outputs)[0]
 
 
 @jax.jit
-def _finish(total: _Total) -> Moments:
-    return Moments(total.mean, jax.tree.map(lambda s: s / total.count, total.square))
+def _moments(state: _Welford) -> Moments:
+    return Moments(state.mean, jax.tree.map(lambda s: s / state.count, state.square))
 
 
 _entropies = jax.jit(jax.vmap(entropy))
 
 
 @jax.jit
-def _describe(moments: Moments) -> Prediction:
-    (probs, expected_entropy, more), (variance, _, spread) = moments
+def _prediction(moments: Moments) -> Prediction:
+    (probs, expected_entropy, rest), (variance, _, rest_variance) = moments
     total = entropy(probs)
-    favourite = jnp.argmax(probs, axis=-1, keepdims=True)
+    predicted = jnp.argmax(probs, axis=-1, keepdims=True)
     return Prediction(
         probs=probs,
         variance=variance,
-        std=jnp.sqrt(jnp.take_along_axis(variance, favourite, axis=-1)[:, 0]),
+        std=jnp.sqrt(jnp.take_along_axis(variance, predicted, axis=-1)[:, 0]),
         entropy=total,
         expected_entropy=expected_entropy,
-        mutual_information=jnp.maximum(total - expected_entropy, 0.0),  # rounding must not make it negative
-        latent_variance=jnp.mean(spread[0], axis=-1) if spread else None,
-        features=more[0] if more else None,
-        others=more[1:],
+        mutual_information=jnp.maximum(total - expected_entropy, 0.0),  # negative only by rounding
+        latent_variance=jnp.mean(rest_variance[0], axis=-1) if rest_variance else None,
+        features=rest[0] if rest else None,
+        others=rest[1:],
     )
 
 
@@ -254,8 +253,8 @@ def _sizes(apply: Apply, q: Posterior, x, draws: int, chunk: int | None, batch: 
             raise ValueError(f"{name}={value!r} must be at least 1")
     n = _length(x)
     if chunk is None or batch is None:
-        fit = memory.fit(apply, q.mean, x, draws)
-        chunk, batch = chunk or fit.draws, batch or fit.examples
+        chosen = batch_size.choose(apply, q.mean, x, draws)
+        chunk, batch = chunk or chosen.draws, batch or chosen.examples
     return min(chunk, draws), min(batch, n)
 
 

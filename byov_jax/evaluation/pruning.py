@@ -1,7 +1,7 @@
-"""Pruning without retraining: which weights stay, by signal-to-noise ratio, by magnitude or at random.
+"""Pruning without retraining: masks that keep weights by signal-to-noise ratio, by magnitude or at random.
 
-A mask is a tree like the parameters: for every kernel that is pruned a bool array, True where a weight stays,
-and None for everything else.
+A mask is a tree like the parameters: for every kernel that is pruned a bool array, True where a weight is
+kept, and None for everything else.
 """
 
 import math
@@ -17,25 +17,26 @@ from jaxtyping import Array, Bool, PyTree
 from byov_jax.bayes import posterior
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.select import is_float, is_kernel, is_stacked, path_of, path_of_layer
+from byov_jax.evaluation import checks
 
 FRACTIONS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05)
-"""The fractions of weights that `sweep` keeps: the dense network first, then ever sparser ones."""
+"""The fractions of weights that `sweep` keeps by default."""
 
 Where = Callable[[str], bool] | None
 
 
 def snr_mask(q: Posterior, keep: float, *, scope: str = "layer", where: Where = None) -> PyTree:
-    """Keeps the weights of highest `|mean| / sigma` (Graves, 2011; Blundell et al., 2015).
+    """Keep the weights of highest `|mean| / sigma` (Graves, 2011; Blundell et al., 2015).
 
-    A kernel without a posterior has no ratio: it is left alone. To compare with another criterion when there
+    A kernel without a posterior has no ratio and is not pruned. To compare with another criterion when there
     are such kernels, give both the same `where`.
 
     Args:
       q: the posterior.
-      keep: the fraction that stays, in [0, 1]: of `n` weights exactly `floor(keep * n + 1/2)`. Where weights
-        tie, the earlier one stays.
+      keep: the fraction to keep, in [0, 1]: of `n` weights exactly `floor(keep * n + 1/2)`. Of equal weights
+        the earlier ones are kept.
       scope: `"layer"` keeps this fraction of every layer, `"global"` of all layers together. A layer is one
-        kernel; kernels that a scan stacks under `blocks` are as many layers as they are deep.
+        kernel; kernels that a scan stacks under `blocks` count as one layer per depth.
       where: which kernels are pruned, by path. By default those of the encoder if there is one under that
         name, as in a student or a classifier, and all otherwise. What is not the kernel of a linear or
         convolutional layer (biases, norms, tokens, positions) is never pruned.
@@ -52,7 +53,7 @@ def snr_mask(q: Posterior, keep: float, *, scope: str = "layer", where: Where = 
 
 
 def magnitude_mask(params: PyTree, keep: float, *, scope: str = "layer", where: Where = None) -> PyTree:
-    """Keeps the weights of largest magnitude; arguments and result as for `snr_mask`."""
+    """Keep the weights of largest magnitude; arguments and result as in `snr_mask`."""
     scores = {path: jnp.abs(kernel) for path, kernel in _kernels(params, where).items()}
     return _mask(params, scores, keep, scope)
 
@@ -60,7 +61,7 @@ def magnitude_mask(params: PyTree, keep: float, *, scope: str = "layer", where: 
 def random_mask(
     key: Array, params: PyTree, keep: float, *, scope: str = "layer", where: Where = None
 ) -> PyTree:
-    """Keeps as many weights as the other masks do, whichever: what any criterion has to beat."""
+    """Keep random weights, as many as the other masks do: the baseline of any criterion."""
     kernels = _kernels(params, where)
     # One permutation of all the weights has no ties, and is uniform within every layer as well.
     scores = jax.random.permutation(key, sum(kernel.size for kernel in kernels.values()))
@@ -68,7 +69,7 @@ def random_mask(
 
 
 def apply(mask: PyTree, params: PyTree) -> PyTree:
-    """Sets the weights outside the mask to exactly 0 and leaves every other bit as it is."""
+    """Set the weights outside the mask to exactly 0 and leave every other bit unchanged."""
     with_path, treedef = jax.tree_util.tree_flatten_with_path(params)
     try:
         masks = treedef.flatten_up_to(mask)  # type: ignore[attr-defined]
@@ -85,14 +86,14 @@ def apply(mask: PyTree, params: PyTree) -> PyTree:
 
 
 class Count(NamedTuple):
-    """How many weights stay, and of how many."""
+    """Number of weights kept, and in total."""
 
     kept: int
     total: int
 
     @property
     def kept_fraction(self) -> float:
-        """The fraction that stays."""
+        """The fraction that is kept."""
         return self.kept / self.total
 
     @property
@@ -102,7 +103,7 @@ class Count(NamedTuple):
 
 
 class Sparsity(NamedTuple):
-    """What a mask does to the kernels that it prunes; other parameters do not count.
+    """Counts over the kernels that a mask prunes; other parameters do not count.
 
     Attributes:
       layers: the count of every layer, by path; scanned ones as `encoder/blocks/3/mlp/up/kernel`.
@@ -114,7 +115,7 @@ class Sparsity(NamedTuple):
 
 
 def sparsity(mask: PyTree) -> Sparsity:
-    """Counts the weights that a mask keeps."""
+    """Count the weights that a mask keeps."""
     layers: dict[str, Count] = {}
     for keys, kept in jax.tree_util.tree_leaves_with_path(mask):
         path, kept = path_of(keys), np.asarray(kept)
@@ -133,8 +134,8 @@ class Row(NamedTuple):
 
     Attributes:
       criterion: the name of the criterion.
-      keep: the fraction that was asked for.
-      kept_fraction: the fraction of the kernels' weights that did stay.
+      keep: the requested fraction.
+      kept_fraction: the fraction of the kernels' weights that was kept.
       result: what `evaluate` returned.
     """
 
@@ -150,11 +151,11 @@ def sweep(
     criteria: Mapping[str, Callable[[float], PyTree]],
     fractions: Iterable[float] = FRACTIONS,
 ) -> list[Row]:
-    """Evaluates pruned parameters for every criterion and fraction.
+    """Evaluate pruned parameters for every criterion and fraction.
 
     Args:
-      evaluate: pruned parameters in, a number or a tree of numbers out. Whether a probe on the features is
-        kept or fitted again is up to it.
+      evaluate: maps pruned parameters to a number or a tree of numbers; it may keep a probe on the features
+        or fit a new one.
       params: the parameters to prune.
       criteria: by name, a function from the fraction to keep to a mask, for instance
         `{"snr": lambda keep: snr_mask(q, keep), "magnitude": lambda keep: magnitude_mask(q.mean, keep)}`.
@@ -176,7 +177,7 @@ def sweep(
 
 
 def _kernels(params, where: Where) -> dict[str, Any]:
-    """The kernels to prune, by path."""
+    """Return the kernels to prune, by path."""
     if isinstance(params, Posterior):
         raise ValueError("params is a Posterior: pass its mean")
     leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -185,14 +186,14 @@ def _kernels(params, where: Where) -> dict[str, Any]:
         where = _in_encoder if any(map(_in_encoder, leaves)) else lambda path: True
     chosen = {path: leaf for path, leaf in candidates.items() if where(path)}
     if not chosen:
-        raise ValueError(f"no kernel to prune: `where` leaves none of {list(candidates)[:6]}")
+        raise ValueError(f"no kernel to prune: `where` selects none of {list(candidates)[:6]}")
     return chosen
 
 
 def _is_prunable(path: str, leaf) -> bool:
     if not (is_float(leaf) and is_kernel(path)):
         return False
-    # Equinox calls the scale of a norm `weight` too, and within a list nothing else tells that it is one.
+    # Equinox calls the scale of a norm `weight` too; within a list only its rank identifies it.
     return path.endswith("kernel") or leaf.ndim - is_stacked(path) > 1
 
 
@@ -201,46 +202,42 @@ def _in_encoder(path: str) -> bool:
 
 
 def _mask(params, scores: Mapping[str, Array], keep: float, scope: str):
-    """The mask that keeps the highest scores; what has no score is not pruned."""
+    """Return the mask that keeps the highest scores; kernels without scores are not pruned."""
     _check_keep(keep)
     for path, score in scores.items():
-        known = not isinstance(score, jax.core.Tracer) and getattr(score, "is_fully_addressable", True)
-        if known and np.any(np.isnan(np.asarray(score))):
+        if checks.is_concrete(score) and np.any(np.isnan(np.asarray(score))):
             raise ValueError(f"the weights at {path!r} cannot be ranked: NaN")
     if scope == "layer":
         masks = {}
         for path, score in scores.items():
             layers = score.reshape(len(score) if is_stacked(path) else 1, -1)
-            masks[path] = _keep_highest(layers, _how_many(keep, layers.shape[1])).reshape(score.shape)
+            masks[path] = _keep_highest(layers, _kept_count(keep, layers.shape[1])).reshape(score.shape)
     elif scope == "global":
-        everything = jnp.concatenate([score.reshape(1, -1) for score in scores.values()], axis=1)
-        masks = _split(_keep_highest(everything, _how_many(keep, everything.size))[0], scores)
+        flat = jnp.concatenate([score.reshape(1, -1) for score in scores.values()], axis=1)
+        masks = _split(_keep_highest(flat, _kept_count(keep, flat.size))[0], scores)
     else:
         raise ValueError(f"scope must be 'layer' or 'global', got {scope!r}")
     return jax.tree_util.tree_map_with_path(lambda keys, _: masks.get(path_of(keys)), params)
 
 
 @jax.jit
-def _keep_highest(scores, how_many) -> Bool[Array, "layers n"]:
-    """True at the `how_many` highest scores of each row; among equal ones the first."""
+def _keep_highest(scores, count) -> Bool[Array, "layers n"]:
+    """Return True at the `count` highest scores of each row; of equal ones at the first."""
     order = jnp.argsort(scores, axis=1, descending=True, stable=True)
-    # `how_many` is traced, so that every fraction of a sweep runs the same program.
-    kept = jnp.broadcast_to(jnp.arange(scores.shape[1])[None] < how_many, scores.shape)
+    # `count` is traced, so that every fraction of a sweep runs the same program.
+    kept = jnp.broadcast_to(jnp.arange(scores.shape[1])[None] < count, scores.shape)
     return jnp.put_along_axis(jnp.zeros_like(kept), order, kept, axis=1, inplace=False)
 
 
-def _how_many(keep: float, n: int) -> int:
-    """Rounds half up; Python's `round`, to even, would turn 2.5 into 2 but 3.5 into 4."""
+def _kept_count(keep: float, n: int) -> int:
+    """Round half up; Python's `round`, to even, would turn 2.5 into 2 but 3.5 into 4."""
     return math.floor(keep * n + 0.5)
 
 
 def _split(flat: Array, like: Mapping[str, Any]) -> dict[str, Array]:
-    """Cuts a vector into arrays of the given shapes, in order."""
-    parts, start = {}, 0
-    for path, array in like.items():
-        parts[path] = flat[start : start + array.size].reshape(array.shape)
-        start += array.size
-    return parts
+    """Split a vector into arrays of the given shapes, in order."""
+    parts = jnp.split(flat, np.cumsum([array.size for array in like.values()])[:-1])
+    return {path: part.reshape(array.shape) for (path, array), part in zip(like.items(), parts, strict=True)}
 
 
 def _check_keep(keep: float) -> None:

@@ -1,4 +1,4 @@
-"""A classifier under distribution shift: calibration, and whether it notices."""
+"""A classifier under distribution shift: calibration, and detection of shifted images by its uncertainty."""
 
 from typing import Any, NamedTuple
 
@@ -9,16 +9,16 @@ from jaxtyping import Array, Float
 
 from byov_jax.bayes import posterior
 from byov_jax.bayes.posterior import Posterior
-from byov_jax.evaluation import comparison, metrics, predictive
-from byov_jax.evaluation.comparison import Measured
+from byov_jax.evaluation import bootstrap, checks, metrics, predictive
+from byov_jax.evaluation.bootstrap import BootstrappedReport
 from byov_jax.images import shifts
 
 SCORES = ("entropy", "mutual_information", "latent_variance")
-"""What may tell a shifted image from a clean one."""
+"""The uncertainty scores that are compared as detectors of shifted images."""
 
 
 class Detection(NamedTuple):
-    """How well a score tells unfamiliar images (positive) from familiar ones."""
+    """How well a score separates shifted images (positive) from in-distribution ones."""
 
     auroc: Float[Array, ""]
     aupr: Float[Array, ""]
@@ -26,7 +26,7 @@ class Detection(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Both modes of prediction on the same images.
+    """Predictions on the same images in both modes.
 
     Attributes:
       mean: with the posterior's mean.
@@ -37,10 +37,10 @@ class Predictions(NamedTuple):
     mc: predictive.Prediction
 
 
-def predictions(key: Array, q: Posterior, apply: predictive.Apply, images: Any, draws: int) -> Predictions:
-    """Predictions with the mean and with `draws` draws; `apply` gives probabilities and features.
+def predict(key: Array, q: Posterior, apply: predictive.Apply, images: Any, draws: int) -> Predictions:
+    """Predict with the mean and with `draws` draws; `apply` returns probabilities and features.
 
-    `images` is an array, or what gives an array when a slice of it is asked for.
+    `images` is an array, or an object whose slices are arrays.
     """
     mean = predictive.statistics(key, posterior.point(q.mean), apply, images, draws=1)
     if not posterior.size(q):
@@ -48,7 +48,7 @@ def predictions(key: Array, q: Posterior, apply: predictive.Apply, images: Any, 
     return Predictions(mean, predictive.statistics(key, q, apply, images, draws=draws))
 
 
-def under(
+def predict_shifted(
     name: str,
     key: Array,
     q: Posterior,
@@ -57,34 +57,34 @@ def under(
     draws: int,
     severities: tuple[int, ...] = (1, 2, 3, 4, 5),
 ) -> Predictions:
-    """Predictions for the images under a shift, with a leading axis of severities on every array.
-
-    All severities go through the network together, so that each draw of the weights is made once.
-    """
+    """Predict for images under the shift `name`; every array has a leading axis of severities."""
     shift_key, draw_key = jax.random.split(key)
     shifted = [shifts.apply(name, severity, shift_key, images) for severity in severities]
-    found = predictions(draw_key, q, apply, jnp.concatenate(shifted), draws)
-    return jax.tree.map(lambda a: a.reshape(len(severities), len(images), *a.shape[1:]), found)
+    # One batch with all severities, so that each draw of the weights is made once.
+    predictions = predict(draw_key, q, apply, jnp.concatenate(shifted), draws)
+    return jax.tree.map(lambda a: a.reshape(len(severities), len(images), *a.shape[1:]), predictions)
 
 
-def measure(found: Predictions, labels: Array | np.ndarray, counts: Array) -> dict[str, Measured]:
-    """Calibration of both modes, `{"mean": ..., "mc": ...}`, with the resamples `counts`."""
+def calibration(
+    predictions: Predictions, labels: Array | np.ndarray, counts: Array
+) -> dict[str, BootstrappedReport]:
+    """Compute the metrics of both modes, `{"mean": ..., "mc": ...}`, with the resamples `counts`."""
     return {
-        mode: comparison.measure(prediction.probs, labels, counts)
-        for mode, prediction in found._asdict().items()
+        mode: bootstrap.calibration(prediction.probs, labels, counts)
+        for mode, prediction in predictions._asdict().items()
     }
 
 
 def detect(inside: predictive.Prediction, outside: predictive.Prediction) -> dict[str, Detection]:
-    """For each of `SCORES`, how well it tells the images of `outside` from those of `inside`.
+    """Measure for each of `SCORES` how well it separates the images of `outside` from those of `inside`.
 
-    Mutual information and latent variance are 0 throughout for a deterministic model: AUROC 1/2.
+    Mutual information and latent variance are 0 for every image of a deterministic model: AUROC 1/2.
     """
-    scores = [score for score in SCORES if getattr(inside, score) is not None]
+    names = [name for name in SCORES if getattr(inside, name) is not None]
     known, unknown = (
-        [metrics.checks.scores(score, getattr(side, score)) for score in scores] for side in (inside, outside)
+        [checks.scores(name, getattr(prediction, name)) for name in names] for prediction in (inside, outside)
     )
-    return dict(zip(scores, jax.device_get(_detect(known, unknown)), strict=True))
+    return dict(zip(names, jax.device_get(_detect(known, unknown)), strict=True))
 
 
 @jax.jit

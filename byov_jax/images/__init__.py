@@ -1,26 +1,12 @@
-"""Pure functions (key, images) -> images, run on the device: the two views of BYOL and their parts."""
+"""Image augmentations and distribution shifts: pure functions (key, images) -> images, run on the device."""
 
-from byov_jax.images.ops import normalize, to_float
-from byov_jax.images.views import (
-    View,
-    Views,
-    augment,
-    image_keys,
-    imagenet,
-    small_color,
-    small_gray,
-    views,
-)
-
-__all__ = [
-    "View",
-    "Views",
-    "augment",
-    "image_keys",
-    "imagenet",
-    "normalize",
-    "small_color",
-    "small_gray",
-    "to_float",
-    "views",
-]
+from byov_jax.images.ops import normalize as normalize
+from byov_jax.images.ops import to_float as to_float
+from byov_jax.images.views import View as View
+from byov_jax.images.views import Views as Views
+from byov_jax.images.views import augment as augment
+from byov_jax.images.views import image_keys as image_keys
+from byov_jax.images.views import imagenet as imagenet
+from byov_jax.images.views import small_color as small_color
+from byov_jax.images.views import small_gray as small_gray
+from byov_jax.images.views import views as views

@@ -1,7 +1,7 @@
-"""What views and shifts are made of: conversion, separable resampling, colour.
+"""Image operations that views and shifts share: conversion, separable resampling, colour.
 
-After `normalize`, functions take one image as planes `[channels, height, width]` with values in [0, 1]:
-colour arithmetic vectorises over planes, and takes two to three times as long on interleaved pixels.
+All but `to_float` and `normalize` take one image as planes `[channels, height, width]` in [0, 1]: colour
+arithmetic is two to three times faster on planes than on interleaved pixels.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Scalar = float | Float[Array, ""]
 
 
 def to_float(images: Shaped[Array | np.ndarray, "*shape"]) -> Float32[Array, "*shape"]:
-    """Returns images as float32 in [0, 1]: uint8 divided by 255, floats as they are."""
+    """Convert images to float32 in [0, 1]: uint8 is divided by 255, floats are unchanged."""
     if images.dtype == jnp.uint8:
         return jnp.asarray(images, jnp.float32) / 255.0
     if jnp.issubdtype(images.dtype, jnp.floating):
@@ -28,7 +28,7 @@ def to_float(images: Shaped[Array | np.ndarray, "*shape"]) -> Float32[Array, "*s
 def normalize(
     images: Float[Array, "*shape channels"], mean: Sequence[float], std: Sequence[float]
 ) -> Float[Array, "*shape channels"]:
-    """Returns `(images - mean) / std` with one mean and one standard deviation per channel."""
+    """Return `(images - mean) / std`, with one mean and one standard deviation per channel."""
     channels = images.shape[-1]
     if len(mean) != channels or len(std) != channels:
         raise ValueError(f"mean={mean} and std={std} need one value per channel; the images have {channels}")
@@ -39,22 +39,22 @@ def normalize(
 def separable(
     image: Planes, rows: Float[Array, "out_height height"], columns: Float[Array, "out_width width"]
 ) -> Float[Array, "channels out_height out_width"]:
-    """Applies one matrix to the rows and one to the columns of every plane: `rows @ plane @ columns.T`."""
-    # The default precision of a TPU, bfloat16, would leave fewer grey levels than an 8-bit image has.
+    """Return `rows @ plane @ columns.T` for every plane."""
+    # The default precision of a TPU, bfloat16, has fewer grey levels than an 8-bit image.
     return jnp.einsum("oh,chw,pw->cop", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
 
 
 def resize_matrix(
     start: int | Int[Array, ""], length: int | Int[Array, ""], input_size: int, output_size: int
 ) -> Float[Array, "output_size input_size"]:
-    """Returns the matrix that resizes the pixels `start : start + length` of an axis to `output_size` pixels.
+    """Return the matrix that crops an axis to `start : start + length` and resizes it to `output_size`.
 
     Bicubic with Keys' kernel (1981, a = -1/2), widened when shrinking (antialiasing). Weights outside the
-    interval are zero and the others sum to one, as if it were cut out first: nothing bleeds in.
+    crop are zero and the others sum to one.
     """
     pixels = jnp.arange(input_size) - start
     centers = (2 * jnp.arange(output_size) + 1) * length - output_size
-    # In units of 1 / (2 * output_size) pixels, where whole numbers keep the coordinates exact.
+    # In units of 1 / (2 * output_size) pixels coordinates are integers, hence exact.
     offset = centers[:, None] - 2 * output_size * pixels[None, :]
     weights = _keys_cubic(jnp.abs(offset) / (2 * jnp.maximum(length, output_size)))
     weights = jnp.where(((pixels >= 0) & (pixels < length))[None, :], weights, 0.0)
@@ -68,9 +68,9 @@ def _keys_cubic(distance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def gaussian_matrix(size: int, sigma: Scalar, radius: int) -> Float[Array, "size size"]:
-    """Returns the matrix that blurs an axis with a Gaussian of `2 * radius + 1` taps.
+    """Return the matrix that blurs an axis with a Gaussian of `2 * radius + 1` taps.
 
-    Rows sum to one at the borders too, where fewer taps remain: the border neither darkens nor repeats.
+    At the borders, where fewer taps remain, the weights are renormalised.
     """
     offset = jnp.arange(size)[:, None] - jnp.arange(size)[None, :]
     weights = jnp.where(jnp.abs(offset) <= radius, jnp.exp(-0.5 * (offset / sigma) ** 2), 0.0)
@@ -78,19 +78,19 @@ def gaussian_matrix(size: int, sigma: Scalar, radius: int) -> Float[Array, "size
 
 
 def brightness(image: Planes, delta: Scalar) -> Planes:
-    """Adds `delta` to every value."""
+    """Add `delta` to every value."""
     return clip(dm_pix.adjust_brightness(image, delta))
 
 
 def contrast(image: Planes, factor: Scalar) -> Planes:
-    """Scales the distance of every value to the mean of its plane."""
+    """Scale the difference of every value from the mean of its plane."""
     return clip(dm_pix.adjust_contrast(image, factor, channel_axis=0))
 
 
 def saturation(image: Planes, factor: Scalar) -> Planes:
-    """Scales the saturation of HSV, at most to 1; hue and value stay.
+    """Scale the HSV saturation, up to at most 1, with hue and value unchanged.
 
-    With hue and value fixed, a colour moves along the line through its value: no conversion to HSV and back.
+    At fixed hue and value a colour is linear in the saturation, so no conversion to HSV is needed.
     """
     value = jnp.max(image, axis=0, keepdims=True)
     chroma = value - jnp.min(image, axis=0, keepdims=True)
@@ -99,34 +99,34 @@ def saturation(image: Planes, factor: Scalar) -> Planes:
 
 
 def hue(image: Planes, turns: Scalar) -> Planes:
-    """Rotates the hue of HSV by a fraction of a full turn; saturation and value stay."""
+    """Rotate the HSV hue by a fraction of a full turn, with saturation and value unchanged."""
     red, green, blue = jnp.split(image, 3)
     value = jnp.max(image, axis=0, keepdims=True)
     chroma = value - jnp.min(image, axis=0, keepdims=True)
     safe = _positive(chroma)
     green_or_blue = jnp.where(value == green, (blue - red) / safe + 2.0, (red - green) / safe + 4.0)
     angle = jnp.where(value == red, (green - blue) / safe, green_or_blue) + 6.0 * turns
-    # Not `%`: XLA's remainder calls fmod for every pixel, which alone is most of dm_pix.adjust_hue's time.
+    # Not `%`: XLA's remainder calls fmod for every pixel, which is most of the time of dm_pix.adjust_hue.
     angle = angle - 6.0 * jnp.floor(angle / 6.0)
     pure = (jnp.abs(angle - 3.0) - 1.0, 2.0 - jnp.abs(angle - 2.0), 2.0 - jnp.abs(angle - 4.0))
     return clip(jnp.concatenate([value - chroma * (1.0 - clip(color)) for color in pure]))
 
 
 def _positive(chroma: Planes) -> Planes:
-    """Replaces zeros by one where a ratio to a gray pixel's chroma does not matter."""
+    """Replace the zero chroma of gray pixels by one, to divide by it."""
     return jnp.where(chroma > 0.0, chroma, 1.0)
 
 
 def grayscale(image: Planes) -> Planes:
-    """Sets all three planes to the luma (.2989, .587, .114)."""
+    """Set all three planes to the luma (.2989, .587, .114)."""
     return dm_pix.rgb_to_grayscale(image, keep_dims=True, channel_axis=0)
 
 
 def solarize(image: Planes, threshold: Scalar) -> Planes:
-    """Inverts the values at or above the threshold."""
+    """Invert the values at or above the threshold."""
     return dm_pix.solarize(image, threshold)
 
 
 def clip(image: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Limits values to [0, 1]."""
+    """Clip values to [0, 1]."""
     return jnp.clip(image, 0.0, 1.0)

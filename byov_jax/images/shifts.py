@@ -1,9 +1,9 @@
-"""Twelve distribution shifts of images in five severities: what a calibrated model has to survive.
+"""Twelve distribution shifts of images in five severities.
 
     shifted = shifts.apply("gaussian_blur", 3, key, images)
 
-On the device, deterministic in the key. The strengths, from noise to pixelation, are those of the common
-corruptions of Hendrycks and Dietterich (2019). `corrupt` takes the strength itself, for finer sweeps.
+Shifts run on the device and are deterministic in the key. The strengths, from noise to pixelation, are those
+of the common corruptions of Hendrycks and Dietterich (2019). `corrupt` takes any strength.
 """
 
 import math
@@ -22,17 +22,17 @@ from byov_jax.images.ops import Planes
 from byov_jax.images.views import image_keys
 
 LARGE_SIDE = 64
-"""From this many pixels on, counted along the shorter side, images are large."""
+"""Minimum shorter side, in pixels, of a large image."""
 
 
 class Strengths(NamedTuple):
-    """What the severities of a shift mean.
+    """The strengths of a shift.
 
     Attributes:
-      small: the strengths of severities 1 to 5 for images whose shorter side is below `LARGE_SIDE`.
-      large: the same for larger images.
-      lowest: the lowest strength that makes sense.
-      highest: the highest.
+      small: strengths of severities 1 to 5 for images whose shorter side is below `LARGE_SIDE`.
+      large: strengths of severities 1 to 5 for larger images.
+      lowest: minimum valid strength.
+      highest: maximum valid strength.
     """
 
     small: tuple[float, ...]
@@ -62,26 +62,26 @@ STRENGTHS = {
     "solarise": Strengths(_THRESHOLDS, _THRESHOLDS, highest=1.0),
     "posterise": Strengths(_BITS, _BITS, highest=8.0),
 }
-"""The table behind `apply`: in shot, contrast, pixelate, solarise and posterise, less is stronger."""
+"""Strengths by name. Lower is stronger for shot, contrast, pixelate, solarise and posterise."""
 
 NAMES = tuple(STRENGTHS)
-"""The shifts, in the order in which they are reported."""
+"""The shifts in the order of reports."""
 
 
 def apply(
     name: str, severity: int, key: Key[Array, ""], images: Array | np.ndarray, *, first: int | Array = 0
 ) -> Float32[Array, "n height width channels"]:
-    """Returns the images under a shift; severity 0 leaves them as they are.
+    """Apply a shift to images.
 
     Args:
       name: one of `NAMES`.
-      severity: 0 to 5, see `STRENGTHS`.
-      key: what is random depends on it and on the index of the image, not on the batch or the severity.
+      severity: 1 to 5, see `STRENGTHS`; 0 leaves the images unchanged.
+      key: random numbers depend on the key and the index of the image, not on the batch or the severity.
       images: `[n, height, width, channels]`, uint8 or floats in [0, 1], with one or three channels.
-      first: the index of the first image, so that a set can be shifted in batches.
+      first: index of the first image, to shift a data set in batches.
 
     Returns:
-      Images of the same shape, values in [0, 1]. Batches change no more than the rounding of averages.
+      Images of the same shape with values in [0, 1].
     """
     _check_name(name)
     _check_severity(severity, lowest=0)
@@ -92,7 +92,7 @@ def apply(
 
 
 def strength(name: str, severity: int, size: int) -> float:
-    """The strength of a severity from 1 to 5 for images whose shorter side has `size` pixels."""
+    """Return the strength of a severity from 1 to 5 for images whose shorter side has `size` pixels."""
     _check_name(name)
     _check_severity(severity, lowest=1)
     table = STRENGTHS[name]
@@ -107,9 +107,9 @@ def corrupt(
     *,
     first: int | Array = 0,
 ) -> Float32[Array, "n height width channels"]:
-    """Returns the images under a shift of any strength, in the unit of `STRENGTHS`; otherwise as `apply`.
+    """Apply a shift of any strength, in the unit of `STRENGTHS`; otherwise like `apply`.
 
-    All strengths share one compiled program, and under `jax.jit` the strength may be traced.
+    All strengths share one compiled program; under `jax.jit` the strength may be traced.
     """
     _check_name(name)
     _check_images(images)
@@ -130,67 +130,67 @@ def _corrupt(name: str, strength: Array, key: Array, images: Array, first: Array
 
 
 def gaussian_noise(key: Array, planes: Planes, sigma: Float[Array, ""]) -> Planes:
-    """Adds `N(0, sigma^2)` to every value."""
+    """Add `N(0, sigma^2)` to every value."""
     return planes + sigma * jax.random.normal(key, planes.shape, planes.dtype)
 
 
 def salt_pepper(key: Array, planes: Planes, amount: Float[Array, ""]) -> Planes:
-    """Sets a fraction `amount` of the values, each channel by itself, to 0 or 1 with equal probability."""
+    """Set a fraction `amount` of the values, channels independently, to 0 or 1 with equal probability."""
     draw = jax.random.uniform(key, planes.shape, planes.dtype)
     return jnp.where(draw < amount, (draw < amount / 2).astype(planes.dtype), planes)
 
 
 def shot(key: Array, planes: Planes, rate: Float[Array, ""]) -> Planes:
-    """Counts photons, `rate` of them at full brightness: `Poisson(rate * x) / rate`."""
+    """Replace values by photon counts, `Poisson(rate * x) / rate`."""
     return jax.random.poisson(key, rate * planes).astype(planes.dtype) / rate
 
 
 def speckle(key: Array, planes: Planes, sigma: Float[Array, ""]) -> Planes:
-    """Adds noise in proportion to the value: `x + x * N(0, sigma^2)`."""
+    """Add noise proportional to the value: `x + x * N(0, sigma^2)`."""
     return planes + planes * sigma * jax.random.normal(key, planes.shape, planes.dtype)
 
 
 def gaussian_blur(_: Array, planes: Planes, sigma: Float[Array, ""]) -> Planes:
-    """Blurs with a Gaussian of `sigma` pixels, renormalised at the borders."""
-    sigma = jnp.maximum(sigma, 1e-3)  # the identity, to the bit, and no 0 / 0
-    # All taps: the matrix is dense anyway, and a radius would have to be known when compiling.
+    """Blur with a Gaussian of `sigma` pixels, renormalised at the borders."""
+    sigma = jnp.maximum(sigma, 1e-3)  # exactly the identity, without 0 / 0
+    # No truncation: the matrix is dense anyway, and a radius would have to be static.
     rows, columns = (ops.gaussian_matrix(size, sigma, size) for size in planes.shape[1:])
     return ops.separable(planes, rows, columns)
 
 
 def contrast(_: Array, planes: Planes, factor: Float[Array, ""]) -> Planes:
-    """Scales the distance of every value to the mean of its channel in the image."""
+    """Scale the difference of every value from the mean of its channel."""
     return ops.contrast(planes, factor)
 
 
 def brightness(_: Array, planes: Planes, offset: Float[Array, ""]) -> Planes:
-    """Adds `offset` to every value."""
+    """Add `offset` to every value."""
     return ops.brightness(planes, offset)
 
 
 def pixelate(_: Array, planes: Planes, factor: Float[Array, ""]) -> Planes:
-    """Keeps `round(factor * size)` cells along each side: a pixel becomes the mean of those in its cell.
+    """Average the pixels of each cell of a grid of `round(factor * size)` cells along each side.
 
-    That is to shrink by averaging and to enlarge by repeating; a pixel is in the cell in which its centre is.
+    A pixel belongs to the cell that contains its centre.
     """
 
-    def mean_of_cell(size: int) -> Array:
+    def averaging_matrix(size: int) -> Array:
         cells = jnp.maximum(jnp.round(factor * size), 1).astype(jnp.int32)
         cell = (2 * jnp.arange(size) + 1) * cells // (2 * size)
-        together = (cell[:, None] == cell[None, :]).astype(planes.dtype)
-        return together / jnp.sum(together, axis=1, keepdims=True)
+        same_cell = (cell[:, None] == cell[None, :]).astype(planes.dtype)
+        return same_cell / jnp.sum(same_cell, axis=1, keepdims=True)
 
-    return ops.separable(planes, *(mean_of_cell(size) for size in planes.shape[1:]))
+    return ops.separable(planes, *(averaging_matrix(size) for size in planes.shape[1:]))
 
 
 def shear(key: Array, planes: Planes, slope: Float[Array, ""]) -> Planes:
-    """Moves the row `y` pixels below the centre by `slope * y` pixels, to the left or right at random."""
+    """Shift the row `y` pixels below the centre by `slope * y` pixels, to the left or right at random."""
     slope = slope * _random_sign(key)
     return _warp(planes, lambda y, x: (y, x - slope * y))
 
 
 def rotate(key: Array, planes: Planes, degrees: Float[Array, ""]) -> Planes:
-    """Rotates about the centre, clockwise or anticlockwise at random."""
+    """Rotate about the centre, clockwise or anticlockwise at random."""
     angle = jnp.deg2rad(degrees) * _random_sign(key)
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     return _warp(planes, lambda y, x: (cos * y - sin * x, sin * y + cos * x))
@@ -201,7 +201,7 @@ def _random_sign(key: Array) -> Float[Array, ""]:
 
 
 def _warp(planes: Planes, source: Callable[[Array, Array], tuple[Array, Array]]) -> Planes:
-    """Takes the value at (y, x) from `source(y, x)`, measured from the centre: bilinear, black outside."""
+    """Sample the value at (y, x), relative to the centre, from `source(y, x)`: bilinear, black outside."""
     center = [(size - 1) / 2 for size in planes.shape[1:]]
     axes = [jnp.arange(size, dtype=planes.dtype) for size in planes.shape[1:]]
     y, x = source(*jnp.meshgrid(axes[0] - center[0], axes[1] - center[1], indexing="ij"))
@@ -210,27 +210,27 @@ def _warp(planes: Planes, source: Callable[[Array, Array], tuple[Array, Array]])
 
 
 def solarise(_: Array, planes: Planes, threshold: Float[Array, ""]) -> Planes:
-    """Inverts the values at or above the threshold."""
+    """Invert the values at or above the threshold."""
     return ops.solarize(planes, threshold)
 
 
 def posterise(_: Array, planes: Planes, bits: Float[Array, ""]) -> Planes:
-    """Keeps the highest of the 8 bits of every value, a whole number of them: `bits` is rounded."""
+    """Keep the `round(bits)` highest of the 8 bits of every value."""
     dropped = 8 - jnp.round(bits).astype(jnp.int32)
     values = jnp.round(255.0 * planes).astype(jnp.int32)
     return ops.to_float((values >> dropped << dropped).astype(jnp.uint8))
 
 
 _RANDOM = (gaussian_noise, salt_pepper, shot, speckle, shear, rotate)
-_FIXED = (gaussian_blur, contrast, brightness, pixelate, solarise, posterise)
+_DETERMINISTIC = (gaussian_blur, contrast, brightness, pixelate, solarise, posterise)
 _SHIFTS: dict[str, Callable[[Array, Array, Array], Array]] = {
-    shift.__name__: shift for shift in (*_RANDOM, *_FIXED)
+    shift.__name__: shift for shift in (*_RANDOM, *_DETERMINISTIC)
 }
 
 
 def _check_name(name: str) -> None:
     if name not in NAMES:
-        raise ValueError(f"shift {name!r}; allowed: {', '.join(NAMES)}")
+        raise ValueError(f"unknown shift {name!r}; allowed: {', '.join(NAMES)}")
 
 
 def _check_severity(severity: int, lowest: int) -> None:
@@ -238,19 +238,19 @@ def _check_severity(severity: int, lowest: int) -> None:
         raise ValueError(f"severity={severity!r}; allowed: an integer from {lowest} to 5")
 
 
-def _check_range(what: str, value: float | Array, lowest: float, highest: float) -> None:
-    """Refuses a number that is known to be out of range; inside jit nothing is known."""
+def _check_range(argument: str, value: float | Array, lowest: float, highest: float) -> None:
+    """Reject a number out of range; tracers are not checked."""
     if not isinstance(value, jax.core.Tracer) and not (lowest <= value <= highest and math.isfinite(value)):
-        raise ValueError(f"{what}={value}; allowed: finite numbers from {lowest} to {highest}")
+        raise ValueError(f"{argument}={value}; allowed: finite numbers from {lowest} to {highest}")
 
 
 def _check_images(images: Array | np.ndarray) -> None:
     if images.ndim != 4 or images.shape[-1] not in (1, 3) or 0 in images.shape:
         raise ValueError(
-            f"images have shape {images.shape}; allowed: [n, height, width, 1 or 3], none of them 0"
+            f"images have shape {images.shape}; allowed: [n, height, width, 1 or 3], without zeros"
         )
-    known = not isinstance(images, jax.core.Tracer) and getattr(images, "is_fully_addressable", True)
-    if known and jnp.issubdtype(images.dtype, jnp.floating):
+    concrete = not isinstance(images, jax.core.Tracer) and getattr(images, "is_fully_addressable", True)
+    if concrete and jnp.issubdtype(images.dtype, jnp.floating):
         low, high = float(images.min()), float(images.max())
         if not (low >= 0.0 and high <= 1.0):
             raise ValueError(f"images have values from {low} to {high}; allowed: uint8, or floats in [0, 1]")

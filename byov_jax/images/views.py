@@ -1,4 +1,4 @@
-"""The two augmentations T and T' of BYOL (Grill et al., 2020, appendix B), one key per image, on the device.
+"""The two augmentations T and T' of BYOL (Grill et al., 2020, appendix B), with one key per image.
 
 config = imagenet(size=224)
 x1, x2 = views(image_keys(key, jnp.arange(len(images))), images, config)
@@ -23,26 +23,26 @@ CROP_ATTEMPTS = 10  # as torchvision's RandomResizedCrop
 
 @dataclass(frozen=True)
 class View:
-    """One augmentation, its transforms in the order in which they are applied; the defaults are BYOL's T.
+    """One augmentation, with its transforms in the order of application; the defaults are BYOL's T.
 
-    A transform whose probability or strength is 0 is left out of the compiled program.
+    Transforms with probability or strength 0 are not compiled.
 
     Attributes:
-      size: side of the square result; None keeps the height and width of the input.
+      size: side of the square output; None keeps the height and width of the input.
       area: range of the crop's fraction of the image's area.
-      aspect: range of the crop's width / height, drawn log-uniformly.
+      aspect: range of the crop's width / height, log-uniform.
       flip: probability of a horizontal flip.
-      jitter: probability of the colour jitter, whose four transforms come in random order.
-      brightness: largest value added or subtracted.
-      contrast: largest change of the factor 1.
-      saturation: largest change of the factor 1.
-      hue: largest rotation, as a fraction of a full turn.
+      jitter: probability of the colour jitter: the next four transforms, in random order.
+      brightness: maximum value added or subtracted.
+      contrast: maximum deviation of the factor from 1.
+      saturation: maximum deviation of the factor from 1.
+      hue: maximum rotation, as a fraction of a full turn.
       grayscale: probability of dropping colour.
       blur: probability of a Gaussian blur.
-      blur_sigma: range of its standard deviation in pixels.
-      blur_kernel: its width as a fraction of the result's height, made odd (.1 gives 23 taps at 224 pixels).
+      blur_sigma: range of the blur's standard deviation in pixels.
+      blur_kernel: kernel width as a fraction of the output's height, made odd (.1: 23 taps at 224 pixels).
       solarize: probability of inverting the values at or above `solarize_threshold`.
-      solarize_threshold: where the inversion begins.
+      solarize_threshold: lowest value that is inverted.
     """
 
     size: int | None = None
@@ -86,7 +86,7 @@ def _is_range(value: tuple[float, float], maximum: float = sys.float_info.max) -
 
 @dataclass(frozen=True)
 class Views:
-    """T, T' and the mean and standard deviation per channel with which their results are normalised."""
+    """T, T' and the mean and standard deviation per channel that normalise their outputs."""
 
     first: View
     second: View
@@ -100,15 +100,12 @@ class Views:
             raise ValueError(f"std={self.std}; allowed: positive numbers")
 
     def __call__(self, keys: Key[Array, " batch"], images: Array | np.ndarray) -> tuple[Array, Array]:
-        """Returns `views` of the images with this configuration."""
+        """Return `views` of the images with this configuration."""
         return views(keys, images, self)
 
 
 def imagenet(size: int = 224, **fields: Any) -> Views:
-    """T and T' of the paper for large colour images.
-
-    Here and below, `fields` are fields of `View` that replace those of both.
-    """
+    """T and T' of the paper for large colour images; `fields` override fields of both `View`s."""
     return Views(
         first=View(**({"size": size} | fields)),
         second=View(**({"size": size, "blur": 0.1, "solarize": 0.2} | fields)),
@@ -118,7 +115,7 @@ def imagenet(size: int = 224, **fields: Any) -> Views:
 
 
 def small_color(size: int = 32, **fields: Any) -> Views:
-    """For CIFAR and its like: no blur, and crops of at least a fifth of the image."""
+    """Views for images like CIFAR's: no blur, and crops of at least a fifth of the image."""
     view: dict[str, Any] = {"size": size, "area": (0.2, 1.0), "blur": 0.0}
     return Views(
         first=View(**(view | fields)),
@@ -129,7 +126,7 @@ def small_color(size: int = 32, **fields: Any) -> Views:
 
 
 def small_gray(size: int = 28, **fields: Any) -> Views:
-    """For Fashion-MNIST and its like: as `small_color`, the jitter reduced to brightness and contrast."""
+    """Views for images like Fashion-MNIST's: no blur, and only brightness and contrast as jitter."""
     colorless = {"saturation": 0.0, "hue": 0.0, "grayscale": 0.0}
     view: dict[str, Any] = {"size": size, "area": (0.3, 1.0), "blur": 0.0} | colorless
     return Views(
@@ -141,13 +138,13 @@ def small_gray(size: int = 28, **fields: Any) -> Views:
 
 
 def image_keys(key: Key[Array, ""], indices: Int[Array, " batch"]) -> Key[Array, " batch"]:
-    """Returns one key per image from its index in the global batch, so that no split of the batch matters."""
+    """Return one key per image from its index in the global batch, independent of how the batch is split."""
     key = _threefry(key)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
 
 
 def _threefry(key: Key[Array, ""]) -> Key[Array, ""]:
-    """The key as a threefry key: under vmap, others may draw numbers that depend on the neighbours."""
+    """Convert to a threefry key: under vmap, the numbers of other generators depend on the whole batch."""
     return jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl="threefry2x32")
 
 
@@ -157,22 +154,22 @@ def views(
     | Float[Array | np.ndarray, "batch *crops height width channels"],
     config: Views,
 ) -> tuple[Float32[Array, "batch _ _ channels"], Float32[Array, "batch _ _ channels"]]:
-    """Returns two augmented, normalised views of every image; the views of an image depend on its key alone.
+    """Return two augmented, normalised views of every image, each a function of the image and its key.
 
     Args:
       keys: one key per image, see `image_keys`.
-      images: uint8 in 0..255 or floats in [0, 1], with one or three channels; or crops of each of them, taken
-        at random already, [batch, crops, height, width, channels]: the first and the last become the views.
+      images: uint8 in 0..255 or floats in [0, 1], with one or three channels; or random crops of them,
+        [batch, crops, height, width, channels], of which the first and the last become the views.
       config: the two augmentations; static under `jax.jit`.
     """
 
     def pair(key: Array, image: Array) -> tuple[Array, Array]:
         first, second = jax.random.split(key)
         cropped = image.ndim == 4
-        one, other = (image[0], image[-1]) if cropped else (image, image)
+        image1, image2 = (image[0], image[-1]) if cropped else (image, image)
         return (
-            augment(first, one, config.first, cropped=cropped),
-            augment(second, other, config.second, cropped=cropped),
+            augment(first, image1, config.first, cropped=cropped),
+            augment(second, image2, config.second, cropped=cropped),
         )
 
     x1, x2 = jax.vmap(pair)(keys, ops.to_float(images))
@@ -182,19 +179,19 @@ def views(
 def augment(
     key: Key[Array, ""], image: Float[Array, "height width channels"], view: View, *, cropped: bool = False
 ) -> Float[Array, "out_height out_width channels"]:
-    """Draws a view of one image, both with values in [0, 1]; no gradient flows through it.
+    """Draw a view of one image with values in [0, 1], without gradient.
 
-    If the image is a random crop already, of the view's size, the view begins with the flip.
+    With `cropped`, the image is already a random crop of the view's size, and the flip comes first.
     """
     _check_channels(image.shape[-1], view)
     draws = uniform_draws(key)
     planes = jnp.moveaxis(lax.stop_gradient(image), -1, 0)
     planes = flipped_crop(draws, planes, view) if cropped else resized_crop(draws, planes, view)
-    planes = _randomly(draws.jitter, view.jitter, lambda x: color_jitter(draws, x, view), planes)
-    planes = _randomly(draws.grayscale, view.grayscale, ops.grayscale, planes)
-    planes = _randomly(draws.blur, view.blur, lambda x: gaussian_blur(draws, x, view), planes)
-    planes = _randomly(
-        draws.solarize, view.solarize, lambda x: ops.solarize(x, view.solarize_threshold), planes
+    planes = _with_probability(view.jitter, draws.jitter, lambda x: color_jitter(draws, x, view), planes)
+    planes = _with_probability(view.grayscale, draws.grayscale, ops.grayscale, planes)
+    planes = _with_probability(view.blur, draws.blur, lambda x: gaussian_blur(draws, x, view), planes)
+    planes = _with_probability(
+        view.solarize, draws.solarize, lambda x: ops.solarize(x, view.solarize_threshold), planes
     )
     return jnp.moveaxis(ops.clip(planes), 0, -1)
 
@@ -206,12 +203,12 @@ def _check_channels(channels: int, view: View) -> None:
     colored = [name for name in (*jitter, "grayscale") if getattr(view, name) > 0.0]
     if channels == 1 and colored:
         raise ValueError(
-            f"the image has one channel, the view changes colours: set {', '.join(colored)} to 0"
+            f"the image has one channel, but the view changes colours: set {', '.join(colored)} to 0"
         )
 
 
 class Draws(NamedTuple):
-    """The random numbers of one view, all uniform in [0, 1): shape [n], or scalars where n is 1."""
+    """The random numbers of one view, uniform in [0, 1): vectors and scalars."""
 
     areas: Array
     aspects: Array
@@ -227,20 +224,21 @@ class Draws(NamedTuple):
 
 
 def uniform_draws(key: Key[Array, ""]) -> Draws:
-    """Draws all numbers at once: compiling a generator for each takes longer than compiling all the rest."""
-    # Threefry, whatever the key: only its draws under vmap are those of each key alone (not so with "rbg").
+    """Draw all numbers at once: one generator for each would dominate the compilation time."""
     key = _threefry(key)
     sizes = (CROP_ATTEMPTS, CROP_ATTEMPTS, 2, 4, 4)
     *vectors, scalars = jnp.split(jax.random.uniform(key, (sum(sizes) + 6,)), np.cumsum(sizes))
     return Draws(*vectors, *scalars)
 
 
-def _between(draw: Array, low: float, high: float) -> Array:
+def _scale(draw: Array, low: float, high: float) -> Array:
     return low + (high - low) * draw
 
 
-def _randomly(coin: Array, probability: float, transform: Callable[[Array], Array], array: Array) -> Array:
-    """Applies `transform` where the uniform `coin` is below the probability; 0 and 1 need no selection."""
+def _with_probability(
+    probability: float, coin: Array, transform: Callable[[Array], Array], array: Array
+) -> Array:
+    """Apply `transform` if the uniform number `coin` is below `probability`."""
     if probability == 0.0:
         return array
     if probability == 1.0:
@@ -249,24 +247,24 @@ def _randomly(coin: Array, probability: float, transform: Callable[[Array], Arra
 
 
 def resized_crop(draws: Draws, planes: Planes, view: View) -> Float[Array, "channels out_height out_width"]:
-    """Cuts out a random box, resizes it to the view's size and flips it at random."""
+    """Crop a random box, resize it to the view's size and flip it at random."""
     _, height, width = planes.shape
     out_height, out_width = (height, width) if view.size is None else (view.size, view.size)
     box = random_box(draws, height, width, view)
     rows = ops.resize_matrix(box.top, box.height, height, out_height)
     columns = ops.resize_matrix(box.left, box.width, width, out_width)
-    columns = _randomly(draws.flip, view.flip, jnp.flipud, columns)  # flips the image at no cost
+    columns = _with_probability(view.flip, draws.flip, jnp.flipud, columns)  # flips the image for free
     return ops.clip(ops.separable(planes, rows, columns))
 
 
 def flipped_crop(draws: Draws, planes: Planes, view: View) -> Planes:
-    """Flips a crop at random."""
+    """Flip a crop at random."""
     side = planes.shape[1]
     if view.size not in (None, side):
         raise ValueError(
             f"the crops are {side} pixels wide, the view is {view.size}: crop to the view's size"
         )
-    return _randomly(draws.flip, view.flip, lambda x: x[:, :, ::-1], planes)
+    return _with_probability(view.flip, draws.flip, lambda x: x[:, :, ::-1], planes)
 
 
 class Box(NamedTuple):
@@ -279,13 +277,13 @@ class Box(NamedTuple):
 
 
 def random_box(draws: Draws, height: int, width: int, view: View) -> Box:
-    """Chooses the box of torchvision's RandomResizedCrop.
+    """Return the random box of torchvision's RandomResizedCrop.
 
-    Of ten candidates with uniform area and log-uniform aspect the first that fits, at a uniform position; if
-    none fits, the largest central box whose aspect is allowed.
+    The first of ten candidates, with uniform area and log-uniform aspect, that fits the image, at a uniform
+    position; if none fits, the largest central box within the range of aspects.
     """
-    pixels = height * width * _between(draws.areas, *view.area)
-    aspect = jnp.exp(_between(draws.aspects, *np.log(view.aspect)))
+    pixels = height * width * _scale(draws.areas, *view.area)
+    aspect = jnp.exp(_scale(draws.aspects, *np.log(view.aspect)))
     central_aspect = np.clip(width / height, *view.aspect)
     central_height = np.clip(round(width / central_aspect), 1, height)
     central_width = np.clip(round(height * central_aspect), 1, width)
@@ -293,18 +291,18 @@ def random_box(draws: Draws, height: int, width: int, view: View) -> Box:
     heights = jnp.round(jnp.sqrt(pixels / aspect)).astype(int)
     widths = jnp.round(jnp.sqrt(pixels * aspect)).astype(int)
     fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
-    first, found = jnp.argmax(fits), jnp.any(fits)
+    first, any_fits = jnp.argmax(fits), jnp.any(fits)
 
-    box_height = jnp.where(found, heights[first], central_height)
-    box_width = jnp.where(found, widths[first], central_width)
+    box_height = jnp.where(any_fits, heights[first], central_height)
+    box_width = jnp.where(any_fits, widths[first], central_width)
     slack = jnp.stack([height - box_height, width - box_width])
-    top, left = jnp.where(found, jnp.floor(draws.position * (slack + 1)).astype(int), slack // 2)
+    top, left = jnp.where(any_fits, jnp.floor(draws.position * (slack + 1)).astype(int), slack // 2)
     return Box(top, left, box_height, box_width)
 
 
 def color_jitter(draws: Draws, planes: Planes, view: View) -> Planes:
-    """Changes brightness, contrast, saturation and hue by random amounts, in random order."""
-    brightness, contrast, saturation, hue = _between(draws.amounts, -1.0, 1.0)
+    """Change brightness, contrast, saturation and hue by random amounts, in random order."""
+    brightness, contrast, saturation, hue = _scale(draws.amounts, -1.0, 1.0)
     transforms = (
         (view.brightness, lambda x: ops.brightness(x, view.brightness * brightness)),
         (view.contrast, lambda x: ops.contrast(x, 1.0 + view.contrast * contrast)),
@@ -318,9 +316,9 @@ def color_jitter(draws: Draws, planes: Planes, view: View) -> Planes:
 
 
 def gaussian_blur(draws: Draws, planes: Planes, view: View) -> Planes:
-    """Blurs with a random standard deviation."""
+    """Blur with a random standard deviation."""
     _, height, width = planes.shape
-    sigma = _between(draws.sigma, *view.blur_sigma)
+    sigma = _scale(draws.sigma, *view.blur_sigma)
     radius = int(view.blur_kernel * height / 2)
     rows, columns = (ops.gaussian_matrix(size, sigma, radius) for size in (height, width))
     return ops.separable(planes, rows, columns)

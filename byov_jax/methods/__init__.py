@@ -1,7 +1,9 @@
-"""The training algorithm: one step, and its four uses BYOL, BYOV, supervised and supervised BBB."""
+"""The training methods BYOL, BYOV, supervised and supervised Bayes by Backprop, built on one step."""
 
-from byov_jax.methods.method import ONE_DEVICE as ONE_DEVICE
+from byov_jax.methods.layout import ONE_DEVICE as ONE_DEVICE
+from byov_jax.methods.method import TRAITS as TRAITS
 from byov_jax.methods.method import Method as Method
+from byov_jax.methods.method import Traits as Traits
 from byov_jax.methods.method import byol as byol
 from byov_jax.methods.method import byov as byov
 from byov_jax.methods.method import supervised as supervised

@@ -1,4 +1,4 @@
-"""A step that would spoil the state is skipped, inside the compiled program, and counted."""
+"""Skip and count, inside the compiled program, the steps whose values are not finite or whose loss spikes."""
 
 from typing import Any, NamedTuple
 
@@ -7,20 +7,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 REASONS = ("", "the loss", "the KL", "the gradient", "a spike of the loss")
-"""What a step was skipped for, by its number in `Guard.reason`."""
+"""Causes of a skipped step, indexed by `Guard.reason`; all but the spike stand for a non-finite value."""
 
-AVERAGE = 0.99
-"""Momentum of the average that a spike is compared with."""
+MOMENTUM = 0.99
+"""Momentum of the moving average of the loss."""
 
 
 class Guard(NamedTuple):
-    """What was skipped so far.
+    """Counters of skipped steps.
 
     Attributes:
-      skipped: how many steps.
-      in_a_row: how many up to now, without one in between that was taken.
-      reason: why the last of them was, an index into `REASONS`.
-      average: moving average of the loss over the steps that were taken; 0 before the first.
+      skipped: number of skipped steps.
+      in_a_row: number of consecutive skipped steps up to now.
+      reason: cause of the last skipped step, an index into `REASONS`.
+      average: moving average of the loss over the accepted steps; 0 before the first.
     """
 
     skipped: Int[Array, ""]
@@ -30,7 +30,7 @@ class Guard(NamedTuple):
 
 
 def init() -> Guard:
-    """Nothing was skipped yet."""
+    """Return zero counters."""
     zero = jnp.zeros((), jnp.int32)
     return Guard(zero, zero, zero, jnp.zeros(()))
 
@@ -38,29 +38,29 @@ def init() -> Guard:
 def check(
     guard: Guard, loss: Array, kl: Array, gradient_norm: Array, spike: float
 ) -> tuple[Bool[Array, ""], Guard]:
-    """Whether a step may be taken, and the guard after it.
+    """Return whether to accept a step, and the updated guard.
 
     Args:
-      guard: before the step.
+      guard: the guard before the step.
       loss: the data term.
       kl: in nats.
-      gradient_norm: over all parameters, so that one value that is not finite shows.
-      spike: a loss of more than so many times its average is skipped; 0 for no such limit.
+      gradient_norm: global norm over all parameters, not finite if any gradient is not.
+      spike: reject a loss above `spike` times its moving average; 0 disables this check.
     """
     bad = [~jnp.isfinite(value) for value in (loss, kl, gradient_norm)]
     bad.append((guard.average > 0.0) & (loss > spike * guard.average) if spike else jnp.zeros((), bool))
     reason = 1 + jnp.argmax(jnp.stack(bad)).astype(jnp.int32)
-    taken = ~jnp.any(jnp.stack(bad))
+    accepted = ~jnp.any(jnp.stack(bad))
     first = guard.average == 0.0
-    average = jnp.where(first, loss, AVERAGE * guard.average + (1.0 - AVERAGE) * loss)
-    return taken, Guard(
-        skipped=guard.skipped + ~taken,
-        in_a_row=jnp.where(taken, 0, guard.in_a_row + 1),
-        reason=jnp.where(taken, guard.reason, reason),
-        average=jnp.where(taken, average, guard.average),
+    average = jnp.where(first, loss, MOMENTUM * guard.average + (1.0 - MOMENTUM) * loss)
+    return accepted, Guard(
+        skipped=guard.skipped + ~accepted,
+        in_a_row=jnp.where(accepted, 0, guard.in_a_row + 1),
+        reason=jnp.where(accepted, guard.reason, reason),
+        average=jnp.where(accepted, average, guard.average),
     )
 
 
-def choose(taken: Bool[Array, ""], after: Any, before: Any) -> Any:
-    """The state after a step that is taken, the one before it if it is skipped."""
-    return jax.tree.map(lambda new, old: jnp.where(taken, new, old), after, before)
+def select(accepted: Bool[Array, ""], new: Any, old: Any) -> Any:
+    """Return the tree `new` if the step is accepted, else `old`."""
+    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), new, old)

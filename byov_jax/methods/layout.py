@@ -1,20 +1,23 @@
-"""What a step must know of the devices it runs on; `distributed` makes the layouts."""
+"""The contract between a training step and the devices it runs on; `distributed` builds the layouts."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
 class Layout(NamedTuple):
-    """How the arrays of a step are placed; the default is one device, or `jit` deciding by itself.
+    """Placement of the arrays of a step. The defaults suit one device and plain `jit`.
 
     Attributes:
-      shard: divides every leaf of a tree among the devices, as the state is divided.
-      gather: the whole of a sharded tree on every device; its gradient comes back sharded.
-      axis_name: the pmap axis over which gradients and statistics are averaged, None if there is none.
-      one_draw: under pmap, the same weights on all devices, instead of a draw per device.
+      shard: `tree -> tree`, constrains every leaf to the sharding of the state.
+      gather: `tree -> tree`, all-gathers a sharded tree; its gradient is sharded again.
+      axis_name: pmap axis over which gradients and statistics are averaged, or None.
+      one_draw: under pmap, draw the same weights on all devices instead of separate ones on each.
     """
 
     shard: Callable[[Any], Any] = lambda tree: tree
     gather: Callable[[Any], Any] = lambda tree: tree
     axis_name: str | None = None
     one_draw: bool = False
+
+
+ONE_DEVICE = Layout()

@@ -1,8 +1,7 @@
-"""The two data terms, as functions of drawn weights: BYOL's cosine loss and the cross-entropy.
+"""The data terms as functions of sampled weights: BYOL's cosine loss and the cross-entropy.
 
-`objective(weights, stats, teacher, batch, image_keys, drop_path_key) -> (loss, Outcome(...))`, where
-`weights` are two sets of parameters, one for each view and mostly one and the same. Both augment on the
-device; neither knows whether its weights were drawn or are a point estimate.
+An objective is `(weights, stats, teacher, batch, image_keys, drop_path_key) -> (loss, Outcome)`. `weights` is
+a pair of parameter trees, one for each view (the same tree twice unless each view has its own draw).
 """
 
 from collections.abc import Callable
@@ -22,10 +21,9 @@ ViewsFn = Callable[[Any, Any], tuple[Array, Array]]
 
 
 class Batch(NamedTuple):
-    """Images [batch, height, width, channels], uint8 or float in [0, 1], and their labels [batch] if any.
+    """Images [batch, height, width, channels], uint8 or float in [0, 1], and optional labels [batch].
 
-    Images may also be crops that the host has taken, one for each view: [batch, crops, height, width,
-    channels].
+    Images cropped on the host are [batch, crops, height, width, channels], with one crop per view.
     """
 
     image: (
@@ -36,17 +34,17 @@ class Batch(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Of the normalised embeddings of a batch: their mean and mean square, coordinate by coordinate."""
+    """First and second moment of each coordinate of the normalised embeddings of a batch."""
 
     mean: Float[Array, " features"]
     square: Float[Array, " features"]
 
 
 class Monitors(NamedTuple):
-    """What a data term shows of itself; the mean over parts of a batch is that of the whole batch.
+    """Diagnostics of a data term, each a mean over the batch, so that micro-batches and devices average.
 
     Attributes:
-      embedding: moments from which `embedding_std` tells a collapse.
+      embedding: moments of the embeddings, from which `embedding_std` detects a collapse.
       cosine: mean cosine similarity of predictions and targets (BYOL and BYOV).
       accuracy: top-1 accuracy on the training batch (supervised methods).
     """
@@ -57,7 +55,7 @@ class Monitors(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a data term leaves besides the loss: new statistics, monitors, features of the first view."""
+    """Auxiliary output of a data term: updated statistics, diagnostics, features of the first view."""
 
     stats: dict[str, Any]
     monitors: Monitors
@@ -65,7 +63,7 @@ class Outcome(NamedTuple):
 
 
 def bootstrap(student, views: ViewsFn) -> Objective:
-    """BYOL: the prediction for one view must match the teacher's projection of the other, both ways round.
+    """BYOL: the prediction for one view matches the teacher's projection of the other, symmetrised.
 
     `L = mean_i[(2 - 2 cos(p1, sg z2)) + (2 - 2 cos(p2, sg z1))]`, in [0, 8].
     """
@@ -91,7 +89,7 @@ def bootstrap(student, views: ViewsFn) -> Objective:
 
 
 def classification(classifier, views: ViewsFn) -> Objective:
-    """Cross-entropy of the labels, on the first view of each image."""
+    """Cross-entropy with the labels on the first view of each image."""
 
     def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key):
         if batch.label is None:
@@ -107,15 +105,15 @@ def classification(classifier, views: ViewsFn) -> Objective:
 
 
 def moments(z: Float[Array, "batch features"]) -> Moments:
-    """Of embeddings scaled to length 1."""
+    """Return the moments of the embeddings scaled to unit length."""
     z = z / jnp.maximum(jnp.linalg.norm(z, axis=-1, keepdims=True), 1e-12)
     return Moments(jnp.mean(z, axis=0), jnp.mean(jnp.square(z), axis=0))
 
 
 def embedding_std(embedding: Moments) -> Float[Array, ""]:
-    """Collapse monitor: 1 for directions spread over the sphere, 0 for a constant embedding.
+    """Collapse monitor: 1 for directions uniform on the sphere, 0 for a constant embedding.
 
-    The standard deviation of each coordinate, averaged, times the root of the dimension.
+    The mean standard deviation of the coordinates times the square root of the dimension.
     """
     variance = jnp.maximum(embedding.square - jnp.square(embedding.mean), 0.0)
     return jnp.mean(jnp.sqrt(variance)) * jnp.sqrt(embedding.mean.shape[-1])
@@ -126,7 +124,7 @@ def _cosine(p, z):
 
 
 def _train_mode(module, weights, stats, x, drop_path_key):
-    """Applies `module` with batch statistics and drop path on; returns its output and the new collections."""
+    """Apply `module` in training mode; return its output and the updated collections."""
     output, updated = module.apply(
         {"params": weights, **stats},
         x,

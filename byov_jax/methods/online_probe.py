@@ -1,7 +1,6 @@
-"""The online probe: a linear classifier that learns beside the encoder, behind a stop-gradient.
+"""The online probe: a linear classifier trained beside the encoder, behind a stop-gradient.
 
-It shows what the features are worth while they are learned, and costs next to nothing. It never changes what
-is learned: no gradient of it reaches the encoder.
+It monitors the quality of the features during training without influencing them.
 """
 
 from typing import Any, NamedTuple
@@ -16,25 +15,25 @@ _optimizer = optax.adam(2e-3)
 
 
 class OnlineProbe(NamedTuple):
-    """The probe on the encoder's features, and optax's state of it; both empty where there is no probe."""
+    """Parameters of the probe on the encoder's features and their optimizer state; both empty if disabled."""
 
     params: dict[str, Array]
     optimizer: Any
 
 
 def init(features: int, classes: int) -> OnlineProbe:
-    """A probe that gives every class the same probability."""
+    """Return a probe that predicts the uniform distribution."""
     params = {"weight": jnp.zeros((features, classes)), "bias": jnp.zeros((classes,))}
     return OnlineProbe(params, _optimizer.init(params))
 
 
 def none() -> OnlineProbe:
-    """No probe: there are no labels, or the method has a classifier of its own."""
+    """Return the empty state of a method without probe."""
     return OnlineProbe({}, ())
 
 
 def logits(params: dict[str, Array], features: Float[Array, "n features"]) -> Float[Array, "n classes"]:
-    """Of the features, each normalised to mean 0 and variance 1 over its coordinates, without gradient."""
+    """Classify features, each standardised over its coordinates, without gradient to the features."""
     x = jax.nn.standardize(jax.lax.stop_gradient(features), axis=-1)
     return x @ params["weight"] + params["bias"][None]
 
@@ -44,7 +43,7 @@ def loss(
     features: Float[Array, "n features"],
     labels: Int[Array | np.ndarray, "n"] | None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Cross-entropy and top-1 accuracy on a batch."""
+    """Return mean cross-entropy and top-1 accuracy."""
     if labels is None:
         raise ValueError("the online probe needs labels: pass Batch(image, label), or classes=0 for no probe")
     scores = logits(params, features)
@@ -54,7 +53,7 @@ def loss(
 
 
 def update(online: OnlineProbe, gradient: dict[str, Array]) -> OnlineProbe:
-    """One Adam step."""
+    """Apply one Adam step."""
     if not online.params:
         return online
     updates, state = _optimizer.update(gradient, online.optimizer, online.params)

@@ -1,7 +1,7 @@
-"""Optimizers of a posterior: AdamW and LARS, with decay for kernels only and a learning rate for log_var.
+"""Optimizers of a posterior: AdamW and LARS, with weight decay on kernels and a learning rate for log_var.
 
-Each returns a plain optax transformation over a `Posterior`. The current learning rate is part of its state,
-where `learning_rate(state)` finds it.
+Each is an optax transformation over a `Posterior` that injects its hyper-parameters: `learning_rate(state)`
+reads the current learning rate from its state.
 """
 
 import warnings
@@ -33,14 +33,14 @@ def adamw(
       b2: decay of the second moment.
       eps: added to the root of the second moment.
       weight_decay: decay of kernels that are point estimates; norms, biases and embeddings have none.
-      bayesian_weight_decay: decay of the means of Bayesian kernels. Leave it at 0: the KL regularises them
-        already, and decay on top of it is a second prior that the KL does not know of.
-      log_var_multiplier: learning rate of log_var relative to the mean's. Adam moves a parameter by about
-        the learning rate per step, so in a run of a few hundred steps sigma hardly moves at 1 (the paper's
-        value, for hundreds of thousands of steps); 10 to 30 suits those.
-      clip_norm: largest global gradient norm, None for no clipping.
+      bayesian_weight_decay: decay of the means of Bayesian kernels. Leave it at 0: the KL already regularises
+        them, and decay is a second prior that the reported KL does not include.
+      log_var_multiplier: learning rate of log_var relative to the mean's. Adam moves a parameter by at most
+        about the learning rate per step: 1 (the paper's value) suits hundreds of thousands of steps, 10 to 30
+        a few hundred.
+      clip_norm: maximum global gradient norm, None for no clipping.
     """
-    decay = _decay(weight_decay, bayesian_weight_decay)
+    decay = _weight_decay(weight_decay, bayesian_weight_decay)
 
     def build(learning_rate):
         return optax.chain(
@@ -49,7 +49,7 @@ def adamw(
             optax.scale_by_learning_rate(learning_rate),
         )
 
-    return _finish(build, learning_rate, log_var_multiplier, clip_norm)
+    return _with_log_var_rate(build, learning_rate, log_var_multiplier, clip_norm)
 
 
 def lars(
@@ -65,10 +65,10 @@ def lars(
     """LARS, the optimizer of BYOL's ResNet-50: layer-wise trust ratios for kernels, plain momentum elsewhere.
 
     Args are those of `adamw`, and:
-      momentum: of the heavy ball.
+      momentum: heavy-ball momentum.
       trust_coefficient: `eta` in `eta * |w| / |g|`.
     """
-    decay = _decay(weight_decay, bayesian_weight_decay)
+    decay = _weight_decay(weight_decay, bayesian_weight_decay)
 
     def build(learning_rate):
         return optax.chain(
@@ -78,17 +78,17 @@ def lars(
             optax.trace(decay=momentum),
         )
 
-    return _finish(build, learning_rate, log_var_multiplier, clip_norm)
+    return _with_log_var_rate(build, learning_rate, log_var_multiplier, clip_norm)
 
 
 def learning_rate(state: optax.OptState):
-    """The learning rate of the last update, from the state of `adamw`, `lars` or any injected optimizer."""
+    """Return the learning rate of the last update from the optimizer's state; NaN if it injects none."""
     return optax.tree_utils.tree_get(
         state, "learning_rate", default=float("nan"), filtering=lambda path, value: hasattr(value, "dtype")
     )
 
 
-def _finish(build, learning_rate, log_var_multiplier, clip_norm) -> optax.GradientTransformation:
+def _with_log_var_rate(build, learning_rate, log_var_multiplier, clip_norm) -> optax.GradientTransformation:
     if not log_var_multiplier >= 0.0:
         raise ValueError(f"log_var_multiplier={log_var_multiplier!r} must not be negative")
     if clip_norm is not None and not clip_norm > 0.0:
@@ -98,14 +98,14 @@ def _finish(build, learning_rate, log_var_multiplier, clip_norm) -> optax.Gradie
     return optax.chain(clip, injected, _scale_log_var(log_var_multiplier))
 
 
-def _decay(weight_decay: float, bayesian_weight_decay: float) -> optax.GradientTransformation:
+def _weight_decay(weight_decay: float, bayesian_weight_decay: float) -> optax.GradientTransformation:
     for name, value in (("weight_decay", weight_decay), ("bayesian_weight_decay", bayesian_weight_decay)):
         if not value >= 0.0:
             raise ValueError(f"{name}={value!r} must not be negative")
     if bayesian_weight_decay:
         warnings.warn(
             f"bayesian_weight_decay={bayesian_weight_decay}: the KL already regularises Bayesian parameters; "
-            "decay on top of it is a second prior, and the reported KL is no longer the whole of it",
+            "decay adds a second prior that the reported KL does not include",
             stacklevel=3,
         )
     return optax.chain(
@@ -115,13 +115,13 @@ def _decay(weight_decay: float, bayesian_weight_decay: float) -> optax.GradientT
 
 
 def _kernels(q: Posterior, bayesian: bool | None = None) -> Posterior:
-    """True at the means of kernels (only the Bayesian ones, or only the others), else False."""
+    """Mask that is True at the means of kernels: all of them, the Bayesian ones, or the point estimates."""
 
-    def chosen(keys, leaf, log_var) -> bool:
+    def selected(keys, leaf, log_var) -> bool:
         return is_kernel(path_of(keys)) and bayesian in (None, log_var is not None)
 
     return Posterior(
-        jax.tree_util.tree_map_with_path(chosen, q.mean, q.log_var),
+        jax.tree_util.tree_map_with_path(selected, q.mean, q.log_var),
         jax.tree.map(lambda _: False, q.log_var),
     )
 

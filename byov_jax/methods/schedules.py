@@ -1,4 +1,4 @@
-"""Schedules: pure functions from the step to a number, all of them cosines."""
+"""Schedules: pure functions from the optimizer step to a value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,21 +7,26 @@ import jax.numpy as jnp
 import optax
 
 Schedule = Callable[[Any], Any]
-"""`step -> value`; any `optax.Schedule` is one."""
+"""`step -> value`, such as any `optax.Schedule`."""
 
 
 def constant(value: float) -> Schedule:
-    """The same value at every step."""
+    """Return a constant schedule."""
     return optax.constant_schedule(value)
 
 
-def cosine(start: float, end: float, steps: int) -> Schedule:
-    """A single-cycle cosine: `start + (end - start) * (1 - cos(pi t / T)) / 2`, then `end` for ever.
+def as_schedule(value: float | Schedule) -> Schedule:
+    """Return a schedule unchanged and a number as a constant schedule."""
+    return value if callable(value) else constant(value)
 
-    The annealing of `beta` in the paper: `cosine(0.0, 1.0, steps)`.
+
+def cosine(start: float, end: float, steps: int) -> Schedule:
+    """Half a cosine from `start` to `end`: `start + (end - start) * (1 - cos(pi t / T)) / 2`, then constant.
+
+    The paper anneals `beta` with `cosine(0.0, 1.0, steps)`.
     """
     _check_steps(steps)
-    return lambda step: start + (end - start) * _rise(step, steps)
+    return lambda step: start + (end - start) * _half_cosine(step, steps)
 
 
 def ema_cosine(base: float, steps: int) -> Schedule:
@@ -29,7 +34,7 @@ def ema_cosine(base: float, steps: int) -> Schedule:
     if not 0.0 <= base <= 1.0:
         raise ValueError(f"base={base!r} must lie in [0, 1]: it is the momentum of a moving average")
     _check_steps(steps)
-    return lambda step: 1.0 - (1.0 - base) * (1.0 - _rise(step, steps))
+    return lambda step: 1.0 - (1.0 - base) * (1.0 - _half_cosine(step, steps))
 
 
 def warmup_cosine(peak: float, warmup: int, steps: int) -> Schedule:
@@ -40,9 +45,9 @@ def warmup_cosine(peak: float, warmup: int, steps: int) -> Schedule:
 
 
 def scale_ema(tau: float, k: float) -> float:
-    """The EMA scaling rule: with `k` times the batch, a momentum of `tau ** k` averages over the same images.
+    """EMA scaling rule: with `k` times the batch, a momentum of `tau ** k` averages over as many images.
 
-    `scale_ema(.99, 256 / 4096)` is the momentum at batch 256 that belongs to .99 at batch 4096.
+    `scale_ema(.99, 256 / 4096)` converts the momentum .99 at batch 4096 to batch 256.
     """
     if not 0.0 <= tau <= 1.0:
         raise ValueError(f"tau={tau!r} must lie in [0, 1]: it is the momentum of a moving average")
@@ -51,7 +56,8 @@ def scale_ema(tau: float, k: float) -> float:
     return tau**k
 
 
-def _rise(step, steps: int):
+def _half_cosine(step, steps: int):
+    """Rise from 0 to 1 over `steps`."""
     progress = jnp.clip(step / steps, 0.0, 1.0)
     return 0.5 * (1.0 - jnp.cos(jnp.pi * progress))
 

@@ -1,4 +1,4 @@
-"""The one training step of all four methods: sample, loss, KL, update, teacher, prior."""
+"""The training step that all four methods share: sample, loss, KL, update, teacher, prior."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,30 +12,28 @@ from byov_jax.bayes import posterior, temperature
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.priors import Prior, PriorState
 from byov_jax.images import image_keys
-from byov_jax.methods import guard as guards
-from byov_jax.methods import online_probe as probes
-from byov_jax.methods import teacher as teachers
+from byov_jax.methods import guard, online_probe, teacher
 from byov_jax.methods.guard import Guard
-from byov_jax.methods.layout import Layout
-from byov_jax.methods.objectives import Batch, Objective, embedding_std
+from byov_jax.methods.layout import ONE_DEVICE, Layout
+from byov_jax.methods.objectives import Batch, Monitors, Objective, embedding_std
 from byov_jax.methods.online_probe import OnlineProbe
 from byov_jax.methods.optimizers import learning_rate
-from byov_jax.methods.schedules import Schedule
+from byov_jax.methods.schedules import Schedule, as_schedule
 from byov_jax.methods.teacher import Teacher
 
 
 class State(NamedTuple):
-    """All that the next step needs; no rng in it, since keys derive from (root key, step).
+    """The training state. It holds no rng: keys derive from (root key, step).
 
     Attributes:
-      step: optimizer steps taken.
-      posterior: the student's weights; a deterministic method has log-variances None throughout.
+      step: number of steps.
+      posterior: the student's weights; every log-variance of a deterministic method is None.
       stats: the student's other collections (`batch_stats`, ...).
       teacher: the EMA teacher; empty for supervised methods.
-      prior: what the prior remembers.
-      optimizer: optax's state.
-      online: the linear probe that follows training.
-      guard: what was skipped because it would have spoilt the rest.
+      prior: moving averages of the prior.
+      optimizer: state of the optax optimizer.
+      online: the online probe and its optimizer state.
+      guard: counters of skipped steps.
     """
 
     step: Int[Array, ""]
@@ -49,26 +47,26 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a step shows; nothing of it is needed by the next one.
+    """Diagnostics of a step, not needed by the next one.
 
     Attributes:
       loss: the data term, averaged over draws.
       cosine: mean cosine similarity of predictions and targets; None for supervised methods.
-      accuracy: training accuracy of supervised methods; None for the others.
-      embedding_std: collapse monitor, 1 = spread over the sphere, 0 = collapsed.
+      accuracy: training accuracy of supervised methods, else None.
+      embedding_std: collapse monitor: 1 = uniform on the sphere, 0 = collapsed.
       kl: KL to the prior in nats, summed over all Bayesian scalars.
-      kl_per_weight: the same, per Bayesian scalar.
-      kl_scaled: what is added to the loss, `beta * kl / Z`.
-      beta: the KL's weight.
+      kl_per_weight: KL per Bayesian scalar.
+      kl_scaled: the term added to the loss, `beta * kl / Z`.
+      beta: weight of the KL.
       temperature: `beta * N / Z`: 1 = exact posterior, below 1 = cold posterior.
-      learning_rate: of the means.
-      tau: the teacher's momentum.
-      gradient_norm: global norm before clipping, over means and log-variances.
-      probe_loss: cross-entropy of the online probe on the training batch; None without one.
-      probe_accuracy: its accuracy there.
-      skipped: steps that were skipped so far, because the loss, the KL or the gradient was not finite.
-      skipped_in_a_row: how many of them are the last ones.
-      skipped_for: why the last of them was, an index into `guard.REASONS`.
+      learning_rate: learning rate of the means.
+      tau: momentum of the teacher.
+      gradient_norm: global norm over means and log-variances, before clipping.
+      probe_loss: cross-entropy of the online probe on the training batch; None without a probe.
+      probe_accuracy: accuracy of the online probe on the training batch; None without a probe.
+      skipped: number of steps skipped so far by the `guard`.
+      skipped_in_a_row: number of consecutive skipped steps up to now.
+      skipped_for: cause of the last skipped step, an index into `guard.REASONS`.
     """
 
     loss: Float[Array, ""]
@@ -91,17 +89,17 @@ class Info(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How a step weighs and averages; `methods` documents each of them."""
+    """Hyper-parameters of a step, documented in `methods.byov`; the defaults suit a deterministic method."""
 
-    beta: Schedule
-    tau: Schedule
-    kl_norm: str
-    dataset_size: int
-    draws: int
-    draw_per_view: bool
-    accumulate: int
-    layout: Layout
-    spike: float
+    beta: float | Schedule = 0.0
+    tau: float | Schedule = 1.0
+    kl_norm: str = "none"
+    dataset_size: int = 1
+    draws: int = 1
+    draw_per_view: bool = False
+    accumulate: int = 1
+    layout: Layout = ONE_DEVICE
+    spike: float = 0.0
 
 
 class Streams(NamedTuple):
@@ -112,44 +110,57 @@ class Streams(NamedTuple):
     drop_path: Array
 
 
+class DataTerm(NamedTuple):
+    """Value of the data term and its diagnostics, averaged over draws, micro-batches and devices."""
+
+    loss: Float[Array, ""]
+    monitors: Monitors
+    probe_loss: Float[Array, ""] | None
+    probe_accuracy: Float[Array, ""] | None
+
+
 def make_step(
     objective: Objective, optimizer: optax.GradientTransformation, prior: Prior, settings: Settings
 ) -> Callable[[State, Batch, Array], tuple[State, Info]]:
-    """`step(state, batch, key) -> (state, info)`, pure; `key` is the root key, the same at every step."""
+    """Return the pure function `step(state, batch, key) -> (state, info)`.
+
+    `key` is the root key, the same at every step: each step folds its number into it.
+    """
+    beta_schedule, tau_schedule = as_schedule(settings.beta), as_schedule(settings.tau)
 
     def step(state: State, batch: Batch, key: Array) -> tuple[State, Info]:
         streams = Streams(*jax.random.split(jax.random.fold_in(_typed(key), state.step), 3))
-        beta, tau = settings.beta(state.step), settings.tau(state.step)
+        beta, tau = beta_schedule(state.step), tau_schedule(state.step)
         z = _normalizer(state, batch, settings)
 
-        loss, (gradient, probe_gradient), stats, monitors, probe = _data_term(
-            objective, state, batch, streams, settings
-        )
+        data, stats, (gradient, probe_gradient) = _data_term(objective, state, batch, streams, settings)
         kl, kl_gradient = jax.value_and_grad(posterior.kl)(
             state.posterior, *prior.moments(state.prior, state.teacher.params)
         )
         gradient = jax.tree.map(lambda data, kl: data + beta / z * kl, gradient, kl_gradient)
 
         gradient_norm = optax.tree.norm(gradient)
-        taken, guard = guards.check(state.guard, loss, kl, gradient_norm, settings.spike)
+        accepted, new_guard = guard.check(state.guard, data.loss, kl, gradient_norm, settings.spike)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.posterior)
         q = optax.apply_updates(state.posterior, updates)
-        after = State(
+        new_state = State(
             step=state.step,
             posterior=q,
             stats=stats,
-            teacher=teachers.update(state.teacher, q.mean, stats, tau),
+            teacher=teacher.update(state.teacher, q.mean, stats, tau),
             prior=prior.update(state.prior, state.teacher.params, q.mean, tau),
             optimizer=optimizer_state,
-            online=probes.update(state.online, probe_gradient),
-            guard=guard,
+            online=online_probe.update(state.online, probe_gradient),
+            guard=new_guard,
         )
-        new_state = guards.choose(taken, after, state)._replace(step=state.step + 1, guard=guard)
+        # A rejected step leaves all but the step number and the counters as they were.
+        new_state = guard.select(accepted, new_state, state)._replace(step=state.step + 1, guard=new_guard)
+
         info = Info(
-            loss=loss,
-            cosine=monitors.cosine,
-            accuracy=monitors.accuracy,
-            embedding_std=embedding_std(monitors.embedding),
+            loss=data.loss,
+            cosine=data.monitors.cosine,
+            accuracy=data.monitors.accuracy,
+            embedding_std=embedding_std(data.monitors.embedding),
             kl=kl,
             kl_per_weight=kl / max(posterior.size(q), 1),
             kl_scaled=beta * kl / z,
@@ -158,19 +169,21 @@ def make_step(
             learning_rate=learning_rate(optimizer_state),
             tau=tau,
             gradient_norm=gradient_norm,
-            probe_loss=probe[0],
-            probe_accuracy=probe[1],
-            skipped=guard.skipped,
-            skipped_in_a_row=guard.in_a_row,
-            skipped_for=guard.reason,
+            probe_loss=data.probe_loss,
+            probe_accuracy=data.probe_accuracy,
+            skipped=new_guard.skipped,
+            skipped_in_a_row=new_guard.in_a_row,
+            skipped_for=new_guard.reason,
         )
         return new_state, info
 
     return step
 
 
-def _data_term(objective: Objective, state: State, batch: Batch, streams: Streams, settings: Settings):
-    """Loss, gradients, statistics, monitors, averaged over draws, micro-batches and devices."""
+def _data_term(
+    objective: Objective, state: State, batch: Batch, streams: Streams, settings: Settings
+) -> tuple[DataTerm, dict[str, Any], tuple[Posterior, dict]]:
+    """Return the data term, the updated statistics and the gradients of the posterior and the probe."""
     layout = settings.layout
     axis = layout.axis_name
     device = 0 if axis is None else jax.lax.axis_index(axis)
@@ -178,52 +191,49 @@ def _data_term(objective: Objective, state: State, batch: Batch, streams: Stream
     weights_key = streams.weights if one_draw else jax.random.fold_in(streams.weights, device)
     size = batch.image.shape[0]
     keys = image_keys(streams.views, device * size + jnp.arange(size))
-    teacher = layout.gather(state.teacher)
+    gathered_teacher = layout.gather(state.teacher)
 
-    def piece(trained: tuple[Posterior, dict], stats: dict, index, part: tuple[Batch, Array]):
+    def loss(trained: tuple[Posterior, dict], stats: dict, index, micro_batch: tuple[Batch, Array]):
         q, probe = trained
         draw_key = jax.random.fold_in(weights_key, index // settings.accumulate)
-        weights = _draw(draw_key, q, settings)
+        weights = _sample(draw_key, q, settings)
         drop_path_key = jax.random.fold_in(jax.random.fold_in(streams.drop_path, index), device)
-        loss, outcome = objective(weights, stats, teacher, *part, drop_path_key)
+        loss, outcome = objective(weights, stats, gathered_teacher, *micro_batch, drop_path_key)
         if not probe:
-            return loss, (outcome.stats, (loss, outcome.monitors, (None, None)))
-        # The probe's loss ends at a stop-gradient: the two parts of the sum have no parameter in common.
-        probe_loss, accuracy = probes.loss(layout.gather(probe), outcome.features, part[0].label)
-        return loss + probe_loss, (outcome.stats, (loss, outcome.monitors, (probe_loss, accuracy)))
+            return loss, (outcome.stats, DataTerm(loss, outcome.monitors, None, None))
+        # The stop-gradient in the probe's loss separates the two terms: they share no parameter.
+        labels = micro_batch[0].label
+        probe_loss, accuracy = online_probe.loss(layout.gather(probe), outcome.features, labels)
+        return loss + probe_loss, (outcome.stats, DataTerm(loss, outcome.monitors, probe_loss, accuracy))
 
-    (stats, (loss, monitors, probe)), gradient = _averaged(
-        jax.grad(piece, has_aux=True), state, (batch, keys), settings
-    )
-    if axis is not None:
-        loss, stats, monitors, gradient, probe = jax.lax.pmean((loss, stats, monitors, gradient, probe), axis)
-    return loss, gradient, stats, monitors, probe
+    result = _accumulate(jax.grad(loss, has_aux=True), state, (batch, keys), settings)
+    return result if axis is None else jax.lax.pmean(result, axis)
 
 
-def _averaged(gradient_of_piece, state: State, batch: tuple[Batch, Array], settings: Settings):
-    """Mean over draws x micro-batches, one after the other, so that memory is that of one of them."""
+def _accumulate(gradient_fn, state: State, batch: tuple[Batch, Array], settings: Settings):
+    """Average over draws x micro-batches, one after the other to save memory; carry the statistics along."""
     trained = (state.posterior, state.online.params)
-    pieces = settings.draws * settings.accumulate
-    if pieces == 1:
-        gradient, aux = gradient_of_piece(trained, state.stats, 0, batch)
-        return aux, gradient
+    count = settings.draws * settings.accumulate
+    if count == 1:
+        gradient, (stats, data) = gradient_fn(trained, state.stats, 0, batch)
+        return data, stats, gradient
 
-    parts = _micro_batches(batch, settings.accumulate)
+    micro_batches = _micro_batches(batch, settings.accumulate)
 
     def evaluate(stats, index):
-        part = jax.tree.map(lambda x: x[index % settings.accumulate], parts)
-        return gradient_of_piece(trained, stats, index, part)
+        micro_batch = jax.tree.map(lambda x: x[index % settings.accumulate], micro_batches)
+        gradient, (stats, data) = gradient_fn(trained, stats, index, micro_batch)
+        return stats, (data, gradient)
 
     def body(carry, index):
         stats, total = carry
-        gradient, (stats, shown) = evaluate(stats, index)
-        total = jax.tree.map(lambda t, x: t + x / pieces, total, (shown, gradient))
-        return (stats, total), None
+        stats, term = evaluate(stats, index)
+        return (stats, jax.tree.map(lambda t, x: t + x / count, total, term)), None
 
-    gradient, (_, shown) = jax.eval_shape(evaluate, state.stats, 0)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shown, gradient))
-    (stats, (shown, gradient)), _ = jax.lax.scan(body, (state.stats, zeros), jnp.arange(pieces))
-    return (stats, shown), gradient
+    _, shapes = jax.eval_shape(evaluate, state.stats, 0)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    (stats, (data, gradient)), _ = jax.lax.scan(body, (state.stats, zeros), jnp.arange(count))
+    return data, stats, gradient
 
 
 def _micro_batches(batch, count: int):
@@ -234,21 +244,21 @@ def _micro_batches(batch, count: int):
     return jax.tree.map(lambda x: jnp.swapaxes(x.reshape(size // count, count, *x.shape[1:]), 0, 1), batch)
 
 
-def _draw(key: Array, q: Posterior, settings: Settings) -> tuple[Any, Any]:
-    """The weights for each of the two views: one draw for both, or one for each."""
+def _sample(key: Array, q: Posterior, settings: Settings) -> tuple[Any, Any]:
+    """Return the weights for the two views: one draw for both, or one for each."""
 
-    def draw(key: Array) -> Any:
-        return settings.layout.gather(posterior.sample(key, q, place=settings.layout.shard))
+    def sample(key: Array) -> Any:
+        return settings.layout.gather(posterior.sample(key, q, constrain=settings.layout.shard))
 
     if not settings.draw_per_view:
-        weights = draw(key)
+        weights = sample(key)
         return weights, weights
     first, second = jax.random.split(key)
-    return draw(first), draw(second)
+    return sample(first), sample(second)
 
 
 def _typed(key: Array) -> Array:
-    """Also takes the raw keys of `jax.random.PRNGKey`."""
+    """Convert a raw key of `jax.random.PRNGKey` to a typed key."""
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 

@@ -1,4 +1,4 @@
-"""The teacher: a moving average of the student's mean, deterministic, without predictor or gradient."""
+"""The teacher of BYOL: an EMA of the student's mean, without predictor and without gradient."""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ PARTS = ("encoder", "projector")
 
 
 class Teacher(NamedTuple):
-    """The weights that give BYOL its targets.
+    """The network that computes BYOL's targets.
 
     Attributes:
-      params: `{"encoder": ..., "projector": ...}`, the EMA of the mean; log-variances never enter it.
-      stats: the same parts of the other collections: the EMA of `batch_stats`, a copy of anything else.
+      params: `{"encoder": ..., "projector": ...}`, the EMA of the posterior mean.
+      stats: the same parts of the other collections: the EMA of `batch_stats`, a copy of the others.
     """
 
     params: dict[str, Any]
@@ -23,30 +23,26 @@ class Teacher(NamedTuple):
 
 
 def init(mean: dict, stats: dict) -> Teacher:
-    """A teacher equal to the student, in buffers of its own (so that both can be donated)."""
-    teacher = Teacher(_parts(mean), {name: _parts(collection) for name, collection in stats.items()})
+    """Return a copy of the student, in separate buffers so that both can be donated."""
+    teacher = Teacher(_select(mean), {name: _select(collection) for name, collection in stats.items()})
     return jax.tree.map(jnp.copy, teacher)
 
 
 def none() -> Teacher:
-    """The teacher of a method that has none."""
+    """Return the empty teacher of the supervised methods."""
     return Teacher({}, {})
 
 
 def update(teacher: Teacher, mean: dict, stats: dict, tau) -> Teacher:
-    """`teacher <- tau * teacher + (1 - tau) * student`, in the parts that the teacher has."""
+    """`teacher <- tau * teacher + (1 - tau) * student`, for the parts of the teacher."""
     return Teacher(
-        params=ema(teacher.params, _like(teacher.params, mean), tau),
+        params=ema(teacher.params, _select(mean, teacher.params), tau),
         stats={
-            name: ema(part, _like(part, stats[name]), tau) if name == "batch_stats" else part
+            name: ema(part, _select(stats[name], part), tau) if name == "batch_stats" else part
             for name, part in teacher.stats.items()
         },
     )
 
 
-def _parts(tree: dict) -> dict:
-    return {name: tree[name] for name in PARTS if name in tree}
-
-
-def _like(parts: dict, tree: dict) -> dict:
-    return {name: tree[name] for name in parts}
+def _select(tree: dict, names=PARTS) -> dict:
+    return {name: tree[name] for name in names if name in tree}

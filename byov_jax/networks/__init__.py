@@ -1,4 +1,4 @@
-"""Deterministic Flax modules: encoders, heads and what joins them."""
+"""Deterministic Flax modules: encoders, heads, and the student and classifier built from them."""
 
 from byov_jax.networks.heads import MLP as MLP
 from byov_jax.networks.resnet import ResNet as ResNet

@@ -13,13 +13,13 @@ Dense = partial(nn.Dense, kernel_init=nn.initializers.truncated_normal(stddev=0.
 class MLP(nn.Module):
     """Hidden layers of Dense, norm and ReLU, then a plain Dense: `MLP((4096, 256))` in BYOL.
 
-    Parameters, batch statistics and the output are float32 whatever the compute type.
+    Parameters, batch statistics and the output are float32 for every compute type.
 
     Attributes:
       widths: output features of each Dense.
       norm: "batch" (decay 0.9), "layer" or "none".
-      axis_name: axis of `pmap` or `shard_map` over which batch statistics are averaged; under plain `jit`
-        they are global without it.
+      axis_name: axis of `pmap` or `shard_map` over which batch statistics are averaged; not needed under
+        plain `jit`, where they are global.
       dtype: compute type; that of inputs and parameters if None.
     """
 
@@ -51,7 +51,7 @@ class MLP(nn.Module):
             norm = nn.BatchNorm(
                 momentum=0.9,
                 epsilon=1e-5,
-                # Embeddings of an untrained network differ little: E[x^2] - E[x]^2 would lose what they do.
+                # The embeddings of an untrained network are nearly equal: E[x^2] - E[x]^2 would cancel.
                 use_fast_variance=False,
                 axis_name=self.axis_name,
                 dtype=self.dtype,

@@ -1,4 +1,4 @@
-"""Residual networks: images in, one feature vector per image out."""
+"""Residual networks from images to one feature vector per image."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,9 +32,9 @@ def resnet(depth: int, **overrides: Any) -> "ResNet":
 class ResNet(nn.Module):
     """A residual network (He et al., 2016), version 1.5, without a classification head.
 
-    Strides sit on the 3x3 convolution of a bottleneck, paddings are torchvision's, and the last norm of every
-    residual branch starts at scale zero, so that each block starts as its shortcut. Parameters, the
-    statistics of the norms and the output are float32 whatever the compute type.
+    Bottlenecks stride in the 3x3 convolution, paddings are torchvision's, and the last norm of every residual
+    branch is initialised with scale zero, so that each block starts as its shortcut. Parameters, the
+    statistics of the norms and the output are float32 for every compute type.
 
     Attributes:
       stages: number of blocks in each stage; a stage doubles the channels and, after the first, halves the
@@ -43,9 +43,9 @@ class ResNet(nn.Module):
       width: channels of the stem.
       stem: "imagenet" (7x7 with stride 2, max pooling with stride 2) or "small" (3x3) for small images.
       norm: "batch" (decay 0.9), or "group" with weight-standardised convolutions (Kolesnikov et al., 2020),
-        which treats every image on its own.
-      axis_name: axis of `pmap` or `shard_map` over which batch statistics are averaged; under plain `jit`
-        they are global without it.
+        independent of the other images of the batch.
+      axis_name: axis of `pmap` or `shard_map` over which batch statistics are averaged; not needed under
+        plain `jit`, where they are global.
       remat: recompute a block's activations in the backward pass instead of storing them.
       dtype: compute type; that of inputs and parameters if None.
     """
@@ -131,7 +131,7 @@ class Block(nn.Module):
 class Conv(nn.Module):
     """A square convolution without bias, padded by half its side.
 
-    With `standardize`, every output channel's weights are shifted and scaled to mean 0 and variance 1 first.
+    With `standardize`, the weights of every output channel are standardised to mean 0 and variance 1.
     """
 
     features: int

@@ -1,4 +1,4 @@
-"""What is trained: an encoder with BYOL's two heads, or with a classifier."""
+"""The trained networks: an encoder with BYOL's projector and predictor, or with a linear classifier."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ Images = Float[Array, "batch height width channels"]
 
 
 class Taps(NamedTuple):
-    """What `Student` computes on the way, each [batch, features]."""
+    """The outputs of the parts of a `Student`, each [batch, features]."""
 
     encoder: Array
     projector: Array
@@ -17,9 +17,9 @@ class Taps(NamedTuple):
 
 
 class Student(nn.Module):
-    """Encoder, projector and predictor in a row: BYOL's online network (Grill et al., 2020).
+    """Encoder, projector and predictor in sequence: BYOL's online network (Grill et al., 2020).
 
-    The parameters' top-level names are those of the fields, whatever the modules' own names.
+    The top-level names of the parameters are those of the fields, even if the modules are named.
     """
 
     encoder: nn.Module
@@ -32,27 +32,27 @@ class Student(nn.Module):
         super().__post_init__()
 
     def __call__(self, x: Images, *, train: bool = False) -> Taps:
-        """Return the output of all three parts."""
+        """Return the outputs of all three parts."""
         features, projection = self.project(x, train=train)
         return Taps(features, projection, self.predictor(projection, train=train))
 
     def project(
         self, x: Images, *, train: bool = False
     ) -> tuple[Float[Array, "batch features"], Float[Array, "batch projections"]]:
-        """Return features and projections: the teacher's path, which needs no variables of the predictor."""
+        """Return features and projections: the forward pass of the teacher, without the predictor."""
         features = self.encoder(x, train=train)
         return features, self.projector(features, train=train)
 
 
 class Logits(NamedTuple):
-    """What `Classifier` computes: features [batch, features] and logits [batch, classes]."""
+    """The outputs of a `Classifier`: features [batch, features] and logits [batch, classes]."""
 
     encoder: Array
     logits: Array
 
 
 class Classifier(nn.Module):
-    """An encoder with a linear layer named `head`: the network of the supervised methods."""
+    """An encoder with a linear layer `head`: the network of the supervised methods."""
 
     encoder: nn.Module
     classes: int

@@ -1,4 +1,4 @@
-"""The vision transformer: images in, one feature vector per image out."""
+"""The vision transformer from images to one feature vector per image."""
 
 import re
 from functools import partial
@@ -32,7 +32,7 @@ def vit(name: str, **overrides: Any) -> "ViT":
     """Build a standard size: `vit("B/16")`, `vit("S/8", drop_path=0.1)`.
 
     Args:
-      name: size and patch side, size being one of Ti, S, B and L.
+      name: size (Ti, S, B or L) and patch side.
       **overrides: fields of `ViT`.
     """
     match = re.fullmatch(rf"({'|'.join(SIZES)})/([1-9]\d*)", name)
@@ -45,24 +45,23 @@ def vit(name: str, **overrides: Any) -> "ViT":
 class ViT(nn.Module):
     """A pre-norm vision transformer (Dosovitskiy et al., 2021) without a classification head.
 
-    Parameters are float32 whatever the compute type, and so are softmax, the statistics of LayerNorm and
-    the output.
+    Parameters, softmax, the statistics of LayerNorm and the output are float32 for every compute type.
 
     Attributes:
-      patch: side of a square patch in pixels; it divides both sides of the image.
+      patch: side of a square patch in pixels, a divisor of both sides of the image.
       width: features per token.
       depth: number of blocks.
-      heads: attention heads; they divide `width`.
+      heads: attention heads, a divisor of `width`.
       mlp_width: hidden features of a block's MLP; 4 * width if None.
-      pool: "token" reads a class token, "mean" averages the patches, "concat" puts them side by side, so
-        that the features say where things are (with both there is no class token).
-      init_std: standard deviation of the initial weights. 0.02 is the paper's, for a width of 768; at a
-        width of 100 or less it makes a nearly linear network, which 1 / sqrt(width) does not.
+      pool: "token" returns a class token; "mean" averages the patches and "concat" concatenates them, which
+        keeps their positions, without class token.
+      init_std: standard deviation of the initial weights. 0.02 is the paper's, for width 768. It makes
+        networks of width 100 or less nearly linear: use 1 / sqrt(width) there.
       positions: "learned", or "sincos" for the fixed 2-D embedding of MoCo-v3 (Chen et al., 2021).
-      drop_path: stochastic depth; the rate rises linearly from 0 at the first block to this at the last.
-      frozen_patch: keep the random patch projection, in the collection "frozen" instead of "params"
-        (MoCo-v3's remedy against instability).
-      scan: compile one block for all; parameters are stacked on axis 0 under `blocks`.
+      drop_path: stochastic depth rate of the last block; rates rise linearly from 0 at the first.
+      frozen_patch: do not train the random patch projection: it is in the collection "frozen" instead of
+        "params" (MoCo-v3, for stability).
+      scan: scan over the blocks: one is compiled, and parameters are stacked on axis 0 under `blocks`.
       remat: recompute a block's activations in the backward pass instead of storing them.
       dtype: compute type; that of inputs and parameters if None.
     """
@@ -97,9 +96,9 @@ class ViT(nn.Module):
         super().__post_init__()
 
     def __call__(self, x: Images, *, train: bool = False) -> Features:
-        """Return the pooled and then normalised tokens of the last block.
+        """Return the pooled, then normalised tokens of the last block.
 
-        Drop path is active if `train` and an rng stream named "drop_path" is given.
+        Drop path is active with `train=True` and an rng stream "drop_path".
         """
         return self._encode(x, train)[0]
 
@@ -138,7 +137,7 @@ class ViT(nn.Module):
         return LayerNorm(name="norm")(pool(tokens, self.pool)), features
 
     def _embed(self, x: Array) -> Array:
-        """Turn images into patch tokens with positions, after the class token if there is one."""
+        """Return the tokens of the patches, after the class token if any, with positions added."""
         batch, height, width, _ = x.shape
         init = truncated_normal(self.init_std)
         tokens = PatchEmbedding(
@@ -157,7 +156,7 @@ class ViT(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Project non-overlapping patches: a strided convolution, computed as one matrix product."""
+    """Linear projection of non-overlapping patches: a strided convolution as one matrix product."""
 
     patch: int
     width: int
@@ -188,7 +187,7 @@ class PatchEmbedding(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer block; `rate` is that of drop path, None for none."""
+    """One pre-norm transformer block; `rate` is the drop path rate, None to disable it."""
 
     heads: int
     mlp_width: int
@@ -238,10 +237,10 @@ class FeedForward(nn.Module):
 
 
 def attend(q: Heads, k: Heads, v: Heads) -> Heads:
-    """Softmax attention. Products are in the type of the inputs, the softmax is float32.
+    """Softmax attention with products in the type of the inputs and a float32 softmax.
 
-    Unlike those of `jax.nn.dot_product_attention`, the logits go through memory in the type of the inputs: in
-    bfloat16 they are a fifth of all the bytes that a step of a large ViT moves.
+    Unlike in `jax.nn.dot_product_attention`, the logits are stored in the type of the inputs: in bfloat16
+    they are a fifth of the memory traffic of a step of a large ViT.
     """
     logits = jnp.einsum("btnh,bsnh->bnts", q, k) * q.shape[-1] ** -0.5
     weights = jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
@@ -255,18 +254,18 @@ def drop_path(key: Array, x: Tokens, rate: ArrayLike) -> Array:
     return x * (kept / keep).astype(x.dtype)
 
 
-def pool(tokens: Tokens, how: str) -> Float[Array, "batch pooled"]:
-    """Return the first token, the mean of all, or all of them side by side, in float32."""
-    if how == "mean":
+def pool(tokens: Tokens, mode: str) -> Float[Array, "batch pooled"]:
+    """Return the first token, the mean token, or the concatenated tokens, in float32."""
+    if mode == "mean":
         return tokens.mean(axis=1, dtype=jnp.float32)
-    return (tokens[:, 0] if how == "token" else tokens.reshape(len(tokens), -1)).astype(jnp.float32)
+    return (tokens[:, 0] if mode == "token" else tokens.reshape(len(tokens), -1)).astype(jnp.float32)
 
 
 def sincos(rows: int, columns: int, width: int) -> Float[Array, "positions features"]:
-    """Return fixed 2-D position embeddings in the order of the patches, [rows * columns, width].
+    """Return the fixed 2-D position embedding of MoCo-v3, [rows * columns, width].
 
-    The quarters of a vector are the sines and cosines of the row, then those of the column, at frequencies
-    10000^(-4i / width) (MoCo-v3).
+    The quarters of a vector are sine and cosine of the row, then of the column, at frequencies
+    10000^(-4i / width).
     """
     frequencies = 10_000.0 ** (-4 * np.arange(width // 4) / width)
     row, column = np.indices((rows, columns)).reshape(2, -1, 1) * frequencies

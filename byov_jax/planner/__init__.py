@@ -1,1 +1,1 @@
-"""What a training step will need on a machine that is not there: memory, work, traffic and time."""
+"""Memory, FLOPs, traffic and time of a training step, from its compiled program, without the hardware."""

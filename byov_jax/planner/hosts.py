@@ -1,4 +1,4 @@
-"""How fast a host makes the crops that a step eats: measured on this machine, one core at a time."""
+"""Measure how many images per second one core of this machine decodes and crops."""
 
 import io
 import time
@@ -13,24 +13,24 @@ HEIGHT, WIDTH, QUALITY = 375, 500, 95
 
 
 def decode_rate(size: int, count: int, *, seconds: float = 1.0) -> float:
-    """Images per second that one core reads from memory, decodes and crops.
+    """Return the images per second that one core decodes from memory and crops.
 
     Args:
       size: side of the crops.
       count: crops of each image.
       seconds: how long to measure.
     """
-    images = [photograph(seed) for seed in range(4)]
+    images = [synthetic_photograph(seed) for seed in range(4)]
     crops.random_crops(images[0], crops.random_bits(0, 0, 0, count), size)
-    start, made = time.perf_counter(), 0
+    start, done = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
-        crops.random_crops(images[made % len(images)], crops.random_bits(0, 0, made, count), size)
-        made += 1
-    return made / (time.perf_counter() - start)
+        crops.random_crops(images[done % len(images)], crops.random_bits(0, 0, done, count), size)
+        done += 1
+    return done / (time.perf_counter() - start)
 
 
-def photograph(seed: int) -> bytes:
-    """A JPEG of noise whose amplitude falls with the frequency, as in photographs."""
+def synthetic_photograph(seed: int) -> bytes:
+    """Return a JPEG of noise with amplitude 1 / frequency, the spectrum of photographs."""
     rng = np.random.default_rng(seed)
     rows, columns = np.fft.fftfreq(HEIGHT)[:, None], np.fft.fftfreq(WIDTH)[None]
     amplitude = 1 / np.maximum(np.hypot(rows, columns), 1 / WIDTH)

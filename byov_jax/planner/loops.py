@@ -1,22 +1,23 @@
-"""How often the body of a loop runs: stated by the compiler, or found by counting as the loop does.
+"""Trip counts of while loops: as stated by the compiler, or by evaluating the loop's counters.
 
-XLA's own cost analysis counts every body once.
+XLA's own cost analysis counts the body of every loop once.
 """
 
 import operator
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from byov_jax.planner.hlo import Computation, Instruction, Program
 
-MOST = 1_000_000
-"""Trips after which counting gives up."""
+MAX_TRIPS = 1_000_000
+"""Trips after which evaluation stops."""
 
-Values = Callable[[int, int | None], int | None]
-"""The number in parameter i of a computation, or in element j of it if it is a tuple; None if unknown."""
+Arguments = Callable[[int, int | None], int | None]
+"""The integer in parameter i of a computation, or in element j of it if it is a tuple; None if unknown."""
 
-_THROUGH = ("copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast")
-_ARITHMETIC = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
+_UNARY = ("copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast")
+_BINARY = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
 _COMPARISONS = {
     "LT": operator.lt,
     "LE": operator.le,
@@ -27,90 +28,93 @@ _COMPARISONS = {
 }
 
 
-def unknown(parameter: int, element: int | None) -> int | None:
-    """The values of a computation of which nothing is known."""
-    return None
+@dataclass(frozen=True)
+class Scope:
+    """A computation with the arguments of one call, for evaluating the integers in it.
 
+    Attributes:
+      program: the whole program.
+      computation: one of its computations.
+      arguments: values of the parameters, by default unknown.
+    """
 
-def trips(program: Program, computation: Computation, loop: Instruction, values: Values) -> int | None:
-    """How often the while loop `loop` of `computation` runs; None if only the data decide that."""
-    stated = re.search(r'known_trip_count"?:\{"n":"(\d+)"', loop.attributes)
-    if stated is not None:
-        return int(stated[1])
-    condition, body = (program.computations[loop.calls(key)[0]] for key in ("condition", "body"))
-    start = inside(program, computation, loop, values)
-    counters = {_index(i) for i in condition.instructions if i.opcode == "get-tuple-element"}
-    state = {element: start(0, element) for element in counters}
-    for count in range(MOST):
+    program: Program
+    computation: Computation
+    arguments: Arguments = lambda parameter, element: None
 
-        def now(parameter: int, element: int | None) -> int | None:
-            return state[element] if element in state else start(parameter, element)  # noqa: B023
+    def enter(self, caller: Instruction, name: str) -> "Scope":
+        """Return the scope of the computation `name`, called by `caller` with its operands."""
 
-        goes_on = evaluate(program, condition, condition.root, now)
-        if not goes_on:
-            return count if goes_on is not None else None
-        next_ones = {}
-        for element in state:
-            changed = body.by_name[body.root.operands[element]]
-            next_ones[element] = evaluate(program, body, changed, now)
-        state = next_ones
-    return None
+        def arguments(parameter: int, element: int | None) -> int | None:
+            return self.evaluate(self.computation.instructions[caller.operands[parameter]], element)
 
+        return Scope(self.program, self.program.computations[name], arguments)
 
-def inside(program: Program, computation: Computation, caller: Instruction, values: Values) -> Values:
-    """The values of the parameters of what `caller` calls."""
-
-    def value(parameter: int, element: int | None) -> int | None:
-        given = computation.by_name[caller.operands[parameter]]
-        if element is None:
-            return evaluate(program, computation, given, values)
-        return _element(program, computation, given, element, values)
-
-    return value
-
-
-def evaluate(
-    program: Program, computation: Computation, instruction: Instruction, values: Values
-) -> int | None:
-    """The whole number that `instruction` gives; None if it depends on data."""
-    opcode = instruction.opcode
-    if opcode == "constant":
-        return _number(instruction.inside)
-    if opcode == "parameter":
-        return values(int(instruction.inside), None)
-    operands = list(computation.operands(instruction))
-    if opcode == "get-tuple-element":
-        return _element(program, computation, operands[0], _index(instruction), values)
-    if opcode in _THROUGH:
-        return evaluate(program, computation, operands[0], values)
-    if opcode in ("fusion", "call"):
-        called = program.computations[instruction.calls("calls", "to_apply")[0]]
-        return evaluate(program, called, called.root, inside(program, computation, instruction, values))
-    if opcode != "compare" and opcode not in _ARITHMETIC:
+    def trips(self, loop: Instruction) -> int | None:
+        """Return how often the body of the while instruction `loop` runs; None if it depends on data."""
+        stated = re.search(r'known_trip_count"?:\{"n":"(\d+)"', loop.attributes)
+        if stated is not None:
+            return int(stated[1])
+        condition, body = (self.enter(loop, loop.called(key)[0]) for key in ("condition", "body"))
+        reads = (each for each in condition.computation.instructions.values() if _is_element(each))
+        state = {element: condition.arguments(0, element) for element in {_index(each) for each in reads}}
+        for count in range(MAX_TRIPS):
+            proceed = condition._with_state(state).evaluate(condition.computation.root)
+            if not proceed:
+                return None if proceed is None else count
+            iteration = body._with_state(state)
+            state = {element: iteration.evaluate(body.computation.root, element) for element in state}
         return None
-    left, right = (evaluate(program, computation, operand, values) for operand in operands)
-    if left is None or right is None:
-        return None
-    if opcode == "compare":
-        return int(_COMPARISONS[instruction.attribute("direction") or "LT"](left, right))
-    return _ARITHMETIC[opcode](left, right)
+
+    def _with_state(self, state: dict[int, int | None]) -> "Scope":
+        """Return this scope with other values for some elements of the loop's state."""
+
+        def arguments(parameter: int, element: int | None) -> int | None:
+            return state[element] if element in state else self.arguments(parameter, element)
+
+        return replace(self, arguments=arguments)
+
+    def evaluate(self, instruction: Instruction, element: int | None = None) -> int | None:
+        """Return the integer that `instruction` computes; None if it depends on data.
+
+        Args:
+          instruction: one of this computation.
+          element: which element of the result, if that is a tuple.
+        """
+        opcode = instruction.opcode
+        if opcode == "parameter":
+            return self.arguments(int(instruction.literal), element)
+        operands = self.computation.operands(instruction)
+        if element is not None:
+            return self.evaluate(operands[element]) if opcode == "tuple" else None
+        if opcode == "constant":
+            return _integer(instruction.literal)
+        if _is_element(instruction):
+            return self.evaluate(operands[0], _index(instruction))
+        if opcode in _UNARY:
+            return self.evaluate(operands[0])
+        if opcode in ("fusion", "call"):
+            inner = self.enter(instruction, instruction.called("calls", "to_apply")[0])
+            return inner.evaluate(inner.computation.root)
+        if opcode != "compare" and opcode not in _BINARY:
+            return None
+        left, right = (self.evaluate(operand) for operand in operands)
+        if left is None or right is None:
+            return None
+        if opcode == "compare":
+            return int(_COMPARISONS[instruction.attribute("direction") or "LT"](left, right))
+        return _BINARY[opcode](left, right)
 
 
-def _element(
-    program: Program, computation: Computation, source: Instruction, element: int, values: Values
-) -> int | None:
-    if source.opcode == "parameter":
-        return values(int(source.inside), element)
-    if source.opcode == "tuple":
-        return evaluate(program, computation, computation.by_name[source.operands[element]], values)
-    return None
+def _is_element(instruction: Instruction) -> bool:
+    return instruction.opcode == "get-tuple-element"
 
 
-def _index(instruction: Instruction) -> int:
-    return int(instruction.attribute("index") or 0)
+def _index(element: Instruction) -> int:
+    return int(element.attribute("index") or 0)
 
 
-def _number(text: str) -> int | None:
+def _integer(text: str) -> int | None:
     if text in ("true", "false"):
         return int(text == "true")
     return int(text) if re.fullmatch(r"-?\d+", text) else None

@@ -1,4 +1,4 @@
-"""Where a step is going to run: a TPU slice that need not be there, or the devices of this machine."""
+"""Machines to plan for: a TPU slice, which need not exist, or the devices of this machine."""
 
 import importlib.util
 import os
@@ -15,11 +15,11 @@ from jax.experimental import topologies
 from byov_jax.planner import chips
 from byov_jax.planner.chips import Chip
 
-ENVIRONMENT = {
+LIBTPU_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",  # do not look for the metadata server of a cloud
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",  # no device is taken, so plans may be made side by side
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",  # no device is used, so several plans can run at once
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any: it only silences a warning, the topology's name decides
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any value silences a warning; the topology's name decides
 }
 
 
@@ -27,28 +27,31 @@ class Machine(NamedTuple):
     """Devices of one kind.
 
     Attributes:
-      name: of the topology, `local` for this machine.
-      chip: what each device can do.
-      devices: all of them; those of a topology can be compiled for, and no more.
-      hosts: machines that feed them.
+      name: of the topology; `local` for this machine.
+      chip: peak figures of each device.
+      devices: all of them; those of a topology can only be compiled for.
     """
 
     name: str
     chip: Chip
     devices: Sequence[jax.Device]
-    hosts: int
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts that the devices belong to."""
+        return len({device.process_index for device in self.devices})
 
 
-def keep_off_accelerators() -> None:
-    """Before JAX starts: with libtpu installed it would look for a TPU, which planning does not need."""
-    for key, value in ENVIRONMENT.items():
+def use_cpu() -> None:
+    """Make JAX use the CPU; call before it starts, since with libtpu installed it looks for a TPU."""
+    for key, value in LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(key, value)
-    os.environ.pop("XLA_FLAGS", None)  # flags for other platforms, at which libtpu would end the process
+    os.environ.pop("XLA_FLAGS", None)  # libtpu ends the process at flags of other platforms
     jax.config.update("jax_platforms", getattr(jax.config, "jax_platforms", None) or "cpu")
 
 
 def tpu(name: str) -> Machine:
-    """The TPU slice `name`, such as `v5e:4x4`; a ValueError of one line lists what there is."""
+    """Return the TPU slice `name`, such as `v5e:4x4`; a ValueError of one line lists the valid names."""
     kind, _, shape = name.partition(":")
     if kind not in chips.TPUS or not re.fullmatch(r"\d+x\d+(x\d+)?", shape):
         known = "; ".join(f"{chip.name}:{{{','.join(chip.shapes)}}}" for chip in chips.TPUS.values())
@@ -62,34 +65,23 @@ def tpu(name: str) -> Machine:
         raise ValueError(
             f"--topology={name}: {kind} comes as {', '.join(chip.shapes)} ({reason[:200]})"
         ) from None
-    return Machine(name, chip, devices, len({device.process_index for device in devices}))
-
-
-def _require_libtpu() -> None:
-    path = os.environ.get("TPU_LIBRARY_PATH")
-    if path and not Path(path).is_file():
-        raise ValueError(f"TPU_LIBRARY_PATH={path} is not a file: unset it, or name a libtpu.so")
-    if not path and importlib.util.find_spec("libtpu") is None:
-        raise ValueError(
-            "planning for a TPU needs libtpu, its compiler: pip install 'byov-jax[plan]', "
-            "or set TPU_LIBRARY_PATH to a libtpu.so; without --topology the plan is for this machine"
-        )
+    return Machine(name, chip, devices)
 
 
 def local(dtype: str) -> Machine:
-    """The devices of this machine, with published figures if they are in the table, else measured ones.
+    """Return the devices of this machine, with published figures if the table has them, else measured ones.
 
     Args:
-      dtype: what the step computes in, to measure with.
+      dtype: compute type of the step, used to measure.
     """
     devices = jax.devices()
-    first, memory = jax.local_devices()[0], _memory()
+    first, memory = jax.local_devices()[0], _usable_memory()
     chip = chips.gpu(first.device_kind, memory) if first.platform == "gpu" else None
-    return Machine("local", chip or _measured(first, memory, dtype), devices, jax.process_count())
+    return Machine("local", chip or _measured(first, memory, dtype), devices)
 
 
-def part(machine: Machine, count: int) -> Machine:
-    """The first `count` devices of this machine; those of a CPU get its cores for themselves."""
+def first_devices(machine: Machine, count: int) -> Machine:
+    """Return the first `count` devices of a local machine; on a CPU they share all of its cores."""
     chip = machine.chip
     if machine.devices[0].platform == "cpu":
         share = len(machine.devices) / count
@@ -99,11 +91,22 @@ def part(machine: Machine, count: int) -> Machine:
             memory=int(chip.memory * share),
             link=chip.link * share,
         )
-    return Machine(f"{count} of {machine.name}", chip, machine.devices[:count], machine.hosts)
+    return Machine(f"{count} of {machine.name}", chip, machine.devices[:count])
 
 
-def _memory() -> int:
-    """Bytes that a program may use on a local device; the devices of a CPU share those of the machine."""
+def _require_libtpu() -> None:
+    path = os.environ.get("TPU_LIBRARY_PATH")
+    if path and not Path(path).is_file():
+        raise ValueError(f"TPU_LIBRARY_PATH={path} is not a file: unset it, or set it to a libtpu.so")
+    if not path and importlib.util.find_spec("libtpu") is None:
+        raise ValueError(
+            "planning for a TPU needs libtpu, its compiler: pip install 'byov-jax[plan]', "
+            "or set TPU_LIBRARY_PATH to a libtpu.so; without --topology the plan is for this machine"
+        )
+
+
+def _usable_memory() -> int:
+    """Return the bytes that a program may use on a local device; devices of a CPU share the machine's."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"]
@@ -111,16 +114,16 @@ def _memory() -> int:
 
 
 def _measured(device: jax.Device, memory: int, dtype: str, side: int = 1024) -> Chip:
-    """Times a matrix product and a copy, the best of a few."""
-    shared = jax.local_device_count() if device.platform == "cpu" else 1
+    """Measure a device with a matrix product and a copy; devices of a CPU share the result."""
+    sharing = jax.local_device_count() if device.platform == "cpu" else 1
     square = jax.device_put(jnp.full((side, side), 1 / side, dtype), device)
     long = jax.device_put(jnp.zeros(2**24, jnp.float32), device)
-    moved = 2 * long.nbytes
-    product = _seconds(lambda x: x @ x, square)
-    bandwidth = moved / _seconds(lambda x: x + 1, long) / shared
+    moved_bytes = 2 * long.nbytes
+    product_seconds = _best_seconds(lambda x: x @ x, square)
+    bandwidth = moved_bytes / _best_seconds(lambda x: x + 1, long) / sharing
     return Chip(
         device.device_kind,
-        flops=2 * side**3 / product / shared,
+        flops=2 * side**3 / product_seconds / sharing,
         bandwidth=bandwidth,
         memory=memory,
         link=bandwidth,
@@ -129,8 +132,8 @@ def _measured(device: jax.Device, memory: int, dtype: str, side: int = 1024) -> 
     )
 
 
-def _seconds(function: Callable[[jax.Array], jax.Array], x: jax.Array, repeats: int = 10) -> float:
-    """The best time of `function` on its own result; memory is reused, as in a training."""
+def _best_seconds(function: Callable[[jax.Array], jax.Array], x: jax.Array, repeats: int = 10) -> float:
+    """Return the best time of `function` applied to its own result, with donated memory as in training."""
     compiled = jax.jit(function, donate_argnums=0)
     times = []
     for _ in range(repeats + 1):

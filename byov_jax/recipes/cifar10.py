@@ -1,6 +1,6 @@
 r"""ResNet-18 on CIFAR-10.
 
-    python -m byov_jax.cli.train --config=experiments/configs/cifar10.py:byov \
+    byov train --config=cifar10:byov \
         --config.data.source=FOLDER --workdir=runs/cifar10
 
 FOLDER holds train/CLASS/*.png and test/CLASS/*.png; `tfds:cifar10`, the default, reads what
@@ -15,7 +15,7 @@ to the end yet.
 
 import ml_collections
 
-from byov_jax.recipes import variants as variants
+from byov_jax.recipes import variants
 
 EPOCH = 50_000 // 256
 

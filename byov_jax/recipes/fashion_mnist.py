@@ -1,6 +1,6 @@
 r"""A small vision transformer on all 60,000 images of Fashion-MNIST.
 
-    python -m byov_jax.cli.train --config=experiments/configs/fashion_mnist.py:byov \
+    byov train --config=fashion_mnist:byov \
         --config.data.source=FOLDER --workdir=runs/fashion_mnist
 
 FOLDER has the four IDX files (train-images-idx3-ubyte.gz and so on, gzipped or not), as the data set is
@@ -14,8 +14,7 @@ deeper, with six times the images.
 
 import ml_collections
 
-from byov_jax.recipes import quickstart
-from byov_jax.recipes import variants as variants
+from byov_jax.recipes import quickstart, variants
 
 
 def get_config(variant: str = "byov") -> ml_collections.ConfigDict:

@@ -1,6 +1,6 @@
 r"""A vision transformer on anyone's images.
 
-    python -m byov_jax.cli.train --config=experiments/configs/folder.py:byov \
+    byov train --config=folder:byov \
         --config.data.source=FOLDER --workdir=runs/mine
 
 FOLDER holds train/CLASS/*.jpg and, if you like, test/CLASS/*.jpg; or images without labels, in any
@@ -14,7 +14,7 @@ What to expect: 10,000 steps of 256 images, some hours on a laptop, minutes on a
 
 import ml_collections
 
-from byov_jax.recipes import variants as variants
+from byov_jax.recipes import variants
 
 
 def get_config(variant: str = "byov") -> ml_collections.ConfigDict:

@@ -1,10 +1,10 @@
 r"""ImageNet: vision transformers and ResNet-50, on TPU pods, GPU nodes and clusters.
 
-    python -m byov_jax.cli.imagenet --config=experiments/configs/imagenet.py:vit_b16 --workdir=DIR
-    python -m byov_jax.cli.plan --config=experiments/configs/imagenet.py:vit_b16 --topology=v5e:16x16
+    byov imagenet --config=imagenet:vit_b16 --workdir=DIR
+    byov plan --config=imagenet:vit_b16 --topology=v5e:16x16
 
 `--config.data.source` is tfds:imagenet2012 (the default; prepared as ArrayRecord or TFRecord), a folder that
-`python -m byov_jax.cli.prepare` has written, the folder with the original ILSVRC2012 tar files, or any folder
+`byov prepare` has written, the folder with the original ILSVRC2012 tar files, or any folder
 of images train/CLASS/*.JPEG and val/CLASS/*.JPEG. Images are read, decoded and cropped on the host.
 
 A variant is made of words with dashes between them, each optional:
@@ -30,7 +30,7 @@ from typing import Any
 import ml_collections
 
 from byov_jax.methods import schedules
-from byov_jax.recipes import variants as variants
+from byov_jax.recipes import variants
 
 IMAGES = 1_281_167
 BATCH = 4096

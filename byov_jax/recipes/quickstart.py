@@ -1,17 +1,17 @@
 """A small vision transformer on the embedded Fashion-MNIST images, for a laptop.
 
-    make quickstart                                   all of the story: three methods, evaluation, report
-    python -m byov_jax.cli.train --config=experiments/configs/quickstart.py:byov --workdir=runs/mine
+    byov quickstart                                   three methods, evaluation and report
+    byov train --config=quickstart:byov --workdir=runs/mine
 
 Variants: byol, byov, supervised, supervised_bbb; Bayesian ones with a prior and a part of the weights after a
 dash, such as byov-teacher_mean or byov-teacher_moments-linear_only.
 
-What to expect on two cores: a minute or two of training; `make quickstart` prints the table.
+What to expect on two cores: a minute or two of training; `byov quickstart` prints the table.
 """
 
 import ml_collections
 
-from byov_jax.recipes import variants as variants
+from byov_jax.recipes import variants
 
 
 def get_config(variant: str = "byov") -> ml_collections.ConfigDict:

@@ -1,22 +1,24 @@
-"""The variants that all configs share: a method, then a prior and what is Bayesian, with dashes between them.
+"""The variants that all recipes share: method[-prior][-where].
 
 byov   byol   supervised   supervised_bbb   byov-teacher_mean   byov-teacher_moments-linear_only
 """
 
 from typing import Any
 
-METHODS = ("byol", "byov", "supervised", "supervised_bbb")
+from byov_jax.methods import TRAITS
+
+METHODS = tuple(TRAITS)
 PRIORS = ("standard", "teacher_mean", "teacher_moments")
 WHERE = ("all", "no_conv", "linear_only")
 
 
 def parse(variant: str) -> dict[str, Any]:
-    """The keys of a config that a variant sets; a ValueError lists what there is."""
+    """Return the keys of a config that a variant sets; a ValueError lists the variants."""
     method, *words = variant.split("-")
     if method not in METHODS:
         raise ValueError(f"unknown variant {variant!r}: it begins with one of {', '.join(METHODS)}")
     chosen: dict[str, Any] = {"method": method}
-    if words and method not in ("byov", "supervised_bbb"):
+    if words and not TRAITS[method].bayesian:
         raise ValueError(f"unknown variant {variant!r}: {method} has neither prior nor posterior")
     for word in words:
         key = "prior" if word in PRIORS else "where"
@@ -30,5 +32,5 @@ def parse(variant: str) -> dict[str, Any]:
 
 
 def is_bayesian(variant: str) -> bool:
-    """Whether the method of a variant has a posterior."""
-    return parse(variant)["method"] in ("byov", "supervised_bbb")
+    """Return whether the method of a variant has a posterior."""
+    return TRAITS[parse(variant)["method"]].bayesian

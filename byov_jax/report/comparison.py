@@ -1,4 +1,4 @@
-"""The runs of a report: read, named, one of them the baseline."""
+"""The runs of a report, and the one among them that is the baseline."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from byov_jax.errors import RunError
 from byov_jax.report import labels, runs
 from byov_jax.report.runs import Run
 
-MOST_SETTINGS = 12
+MAX_SETTINGS = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Runs that are looked at together.
+    """Runs that are reported together. A setting is a config without its seed, see `labels.setting`.
 
     Attributes:
-      runs: all of them, in the order in which they were given.
-      baseline: the one that differences are taken to; it may be none of them.
+      runs: all runs, in the order given.
+      baseline: the run that differences refer to; not necessarily one of `runs`.
     """
 
     runs: tuple[Run, ...]
@@ -25,51 +25,50 @@ class Comparison:
 
     @property
     def settings(self) -> list[str]:
-        """The different settings, `names.setting`, in order of appearance."""
+        """The distinct settings, in order of appearance."""
         return list(dict.fromkeys(labels.setting(run) for run in self.runs))
 
     @property
     def featured(self) -> list[Run]:
-        """One run of every setting, that of the lowest seed, BYOV first; of very many settings the first."""
-        found: dict[str, Run] = {}
+        """The run with the lowest seed of each of the first `MAX_SETTINGS` settings, BYOV runs first."""
+        lowest: dict[str, Run] = {}
         for run in sorted(self.runs, key=lambda run: run.seed):
-            found.setdefault(labels.setting(run), run)
-        chosen = [found[setting] for setting in self.settings[:MOST_SETTINGS]]
-        return sorted(chosen, key=lambda run: run.method != "byov")
+            lowest.setdefault(labels.setting(run), run)
+        featured = [lowest[setting] for setting in self.settings[:MAX_SETTINGS]]
+        return sorted(featured, key=lambda run: not run.is_byov)
 
     @property
     def contenders(self) -> list[Run]:
-        """The featured runs but the baseline and its other seeds."""
-        against = labels.setting(self.baseline) if self.baseline else None
-        return [run for run in self.featured if labels.setting(run) != against]
+        """The featured runs without the setting of the baseline."""
+        excluded = labels.setting(self.baseline) if self.baseline else None
+        return [run for run in self.featured if labels.setting(run) != excluded]
 
     @property
     def is_sweep(self) -> bool:
         """Whether a setting has several seeds, or a Bayesian method several settings."""
-        bayesian = [run for run in self.runs if run.bayesian]
+        bayesian = [run for run in self.runs if run.traits.bayesian]
         distinct = {(run.method, labels.setting(run)) for run in bayesian}
-        several = len(distinct) > len({run.method for run in bayesian})
-        return several or len(self.runs) > len(self.settings)
+        several_settings = len(distinct) > len({run.method for run in bayesian})
+        return several_settings or len(self.runs) > len(self.settings)
 
 
-def read(places: Sequence[Path], baseline: Path | None = None) -> Comparison:
-    """Reads the runs in `places`, run directories or folders of them, each run once."""
-    paths: dict[Path, Path] = {}
-    for place in places:
-        for path in runs.find(place):
-            paths.setdefault(path.resolve(), path)
-    if not paths:
+def read_runs(paths: Sequence[Path], baseline: Path | None = None) -> Comparison:
+    """Read the runs in `paths`, run directories or folders of them, each run once, and name them."""
+    unique: dict[Path, Path] = {}
+    for path in paths:
+        for run_path in runs.find(path):
+            unique.setdefault(run_path.resolve(), run_path)
+    if not unique:
         raise RunError("a report needs at least one run directory")
-    found = [runs.read(path) for path in paths.values()]
-    own = len(found)
-    if baseline is not None and baseline.resolve() not in paths:
-        found.append(runs.read(baseline))
-    called = labels.names(found)
-    found = [dataclasses.replace(run, name=name) for run, name in zip(found, called, strict=True)]
-    return Comparison(tuple(found[:own]), _baseline(found, baseline))
+    loaded = [runs.read(path) for path in unique.values()]
+    if baseline is not None and baseline.resolve() not in unique:
+        loaded.append(runs.read(baseline))
+    names = labels.names(loaded)
+    loaded = [dataclasses.replace(run, name=name) for run, name in zip(loaded, names, strict=True)]
+    return Comparison(tuple(loaded[: len(unique)]), _baseline(loaded, baseline))
 
 
-def _baseline(found: list[Run], baseline: Path | None) -> Run | None:
-    if baseline is None:
-        return next((run for run in found if run.method == "byol"), None)
-    return next(run for run in found if run.path.resolve() == baseline.resolve())
+def _baseline(loaded: list[Run], path: Path | None) -> Run | None:
+    if path is None:
+        return runs.first_byol(loaded)
+    return next(run for run in loaded if run.path.resolve() == path.resolve())

@@ -1,4 +1,4 @@
-"""What a run is called: its method, and whatever sets it apart from the other runs."""
+"""Names of runs: the method, and whatever distinguishes a run from the others."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,80 +19,83 @@ ONLY_BAYESIAN = (
     "draws",
     "draw_per_view",
 )
-"""Keys of a config that mean nothing to a method without a posterior."""
+"""Config keys without effect on a method without a posterior."""
 
-NO_MATTER = ("seed", "log_every", "monitor_every", "save_every")
-"""Keys that do not make another setting: the seed, and what is written down when."""
+IGNORED = ("seed", "log_every", "monitor_every", "save_every")
+"""Config keys that do not make a different setting: the seed, and how often something is written."""
 
-SHOWN = ("prior", "where", "beta_start", "beta_end")
+NAMED = ("prior", "where", "beta_start", "beta_end")
+"""Config keys with a place of their own in names and tables."""
 
 
 def setting(run: Run) -> str:
-    """A key that two runs share if they differ in nothing that matters but their seed."""
+    """Return a key that is equal for two runs whose configs differ in ignored keys at most."""
     return json.dumps(_flat(run), sort_keys=True)
 
 
 def method(run: Run) -> str:
-    """As in `BYOV`."""
+    """Format the method: `BYOV`."""
     return METHODS.get(run.method, run.method)
 
 
 def prior(run: Run) -> str:
-    """As in `N(0, I)`; empty without a posterior."""
-    return PRIORS.get(run.config["prior"], str(run.config["prior"])) if run.bayesian else ""
+    """Format the prior: `N(0, I)`; empty without a posterior."""
+    return PRIORS.get(run.config["prior"], str(run.config["prior"])) if run.traits.bayesian else ""
 
 
 def beta(run: Run) -> str:
-    """As in `0→0.3`, or `1` if it is constant; empty without a posterior."""
-    if not run.bayesian:
+    """Format beta: `0→0.3`, or `1` if it is constant; empty without a posterior."""
+    if not run.traits.bayesian:
         return ""
     start, end = run.config["beta_start"], run.config["beta_end"]
     return f"{end:g}" if start == end else f"{start:g}→{end:g}"
 
 
 def others(run: Run, runs: Sequence[Run]) -> str:
-    """What else differs between the runs of this method: "steps=300, kl_norm=dataset"."""
-    varying = _varying(run, runs)
-    return ", ".join(f"{key}={_plain(_flat(run).get(key))}" for key in varying if key not in SHOWN)
+    """Format the other keys that differ between the runs of this method: `steps=300, kl_norm=dataset`."""
+    config = _flat(run)
+    keys = [key for key in _varying(run, runs) if key not in NAMED]
+    return ", ".join(f"{key}={_plain(config.get(key))}" for key in keys)
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-    """A name for each run: short, and no two the same."""
-    found = [_name(run, runs) for run in runs]
-    twice = {name for name in found if found.count(name) > 1}
-    found = [
-        f"{name} · {run.path.name}" if name in twice else name for name, run in zip(found, runs, strict=True)
-    ]
-    twice = {name for name in found if found.count(name) > 1}
-    return [f"{name} ({run.path})" if name in twice else name for name, run in zip(found, runs, strict=True)]
+    """Return a short, unique name for each run."""
+    result = [_name(run, runs) for run in runs]
+    for suffix in (" · {path.name}", " ({path})"):
+        ambiguous = {name for name in result if result.count(name) > 1}
+        result = [
+            name + suffix.format(path=run.path) if name in ambiguous else name
+            for name, run in zip(result, runs, strict=True)
+        ]
+    return result
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:
     varying = _varying(run, runs)
-    words = [method(run)]
+    parts = [method(run)]
     if "prior" in varying:
-        words.append(prior(run))
+        parts.append(prior(run))
     if "beta_start" in varying or "beta_end" in varying:
-        words.append(f"β {beta(run)}")
+        parts.append(f"β {beta(run)}")
     if "where" in varying:
-        words.append(str(run.config["where"]))
-    words.append(others(run, runs))
+        parts.append(str(run.config["where"]))
+    parts.append(others(run, runs))
     if len({other.seed for other in runs if setting(other) == setting(run)}) > 1:
-        words.append(f"seed {run.seed}")
-    return " · ".join(filter(None, words))
+        parts.append(f"seed {run.seed}")
+    return " · ".join(filter(None, parts))
 
 
 def _varying(run: Run, runs: Sequence[Run]) -> list[str]:
-    """The keys whose values differ between the runs of the same method."""
+    """Return the keys whose values differ between the runs of the same method."""
     configs = [_flat(other) for other in runs if other.method == run.method]
     keys = sorted({key for config in configs for key in config})
     return [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
 
 
 def _flat(run: Run) -> dict[str, Any]:
-    """The config, sections as `optimizer.warmup`, without what does not matter."""
-    left_out = (*NO_MATTER, *(() if run.bayesian else ONLY_BAYESIAN))
-    return dict(_leaves({key: value for key, value in run.config.items() if key not in left_out}))
+    """Flatten the config, sections as `optimizer.warmup`, without keys that make no different setting."""
+    excluded = (*IGNORED, *(() if run.traits.bayesian else ONLY_BAYESIAN))
+    return dict(_leaves({key: value for key, value in run.config.items() if key not in excluded}))
 
 
 def _leaves(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,9 +1,9 @@
-"""What the paper saw, as sentences for captions; whether a run agrees is for the caption to say."""
+"""Results of the paper as sentences for captions, which add whether a run agrees."""
 
 from byov_jax.report.formatting import signed
+from byov_jax.report.runs import Run
 
 THE_PAPER = "The paper (ViT-B/16, ImageNet)"
-COMPARED = ("byov", "byol")
 GAINS = {"ece": 2.83, "reliability": 1.03, "top1": -0.4, "top5": -0.22, "resolution": -0.57}
 """Of the best BYOV over BYOL, percentage points, positive is better."""
 
@@ -34,3 +34,8 @@ CONVERGENCE = f"{THE_PAPER} draws the same curves for K = 1 to 50 with 50 repeat
 LATENT = f"{THE_PAPER} measures the same three places with 50 draws."
 ALIGNMENT = f"{THE_PAPER} saw, with 1000 draws, a cloud that a Gaussian captures well."
 DISAGREES = "not what the paper saw"
+
+
+def compares(run: Run, baseline: Run) -> bool:
+    """Whether the pair is BYOV and BYOL, which the paper compares."""
+    return run.is_byov and baseline.is_byol

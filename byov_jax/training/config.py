@@ -1,221 +1,248 @@
-"""Is a complete config one that can be trained? Types and ranges, before anything starts.
+"""The config of a training: every key with its type, range, default and meaning, defined once.
 
-Each complaint is a ValueError of one line: the key, its value, and what is allowed.
+From these classes come the checks, the error lines, `train --help` and the table in docs/config.md. A config
+file returns any mapping, such as an `ml_collections.ConfigDict`; `Config.parse` makes it complete and frozen.
 """
 
-import dataclasses
-import difflib
-import inspect
-import math
-import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from byov_jax import networks
-from byov_jax.bayes.temperature import NORMALIZERS
-from byov_jax.data.records import ON_ERROR
-from byov_jax.distributed import runner
-from byov_jax.images.views import View
-from byov_jax.training import build
+from pydantic import Field
 
-PRNGS = ("rbg", "threefry2x32", "unsafe_rbg")
+from byov_jax.errors import ConfigError
+from byov_jax.methods import TRAITS, Traits
+from byov_jax.training import schema
+from byov_jax.training.schema import Section, argument, require, setting
 
 
-def check(config: Mapping[str, Any], *, devices: int = 1) -> None:
-    """Raises ValueError if `config`, complete and with its data filled in, cannot be trained.
+class Parallel(Section):
+    """How devices share a step."""
 
-    Args:
-      config: from `recipe.complete`.
-      devices: among which each batch is divided.
-    """
-    _check_types(build.DEFAULTS, config, "")
-    for key, (value, allowed) in _choices(config).items():
-        _require(key, value, value in allowed, f"one of {', '.join(sorted(allowed))}")
-    for section, fields in _fields(config).items():
-        _check_fields(section, config[section], fields)
-    _check_ranges(config)
-    _check_stream(config)
-    _check_schedules(config)
-    _check_batch(config, devices)
+    mode: Literal["auto", "plain", "sharded", "pmap"] = setting(
+        "auto",
+        "plain: one device; sharded: state and batch divided; pmap: a copy each; auto: sharded over all",
+    )
+    one_draw: bool = setting(False, "under pmap, draw the same weights on all devices")
 
 
-def _check_types(defaults: Mapping[str, Any], config: Mapping[str, Any], prefix: str) -> None:
-    for key, default in defaults.items():
-        value = config[key]
-        if isinstance(default, Mapping):
-            _check_types(default, value, f"{prefix}{key}.")
-        else:
-            kind = type(default)
-            _require(prefix + key, value, _is(value, kind), _KINDS[kind])
+class Data(Section):
+    """The images."""
+
+    source: str = setting(
+        "fashion_mnist", "the embedded images, a folder, an .npz file, tfds:NAME, or the output of prepare"
+    )
+    loader: Literal["memory", "stream"] = setting(
+        "memory", "memory: load all images; stream: decode and crop on the host while training"
+    )
+    workers: int = setting(
+        -1,
+        "processes that decode a stream; 0 for threads alone, -1 to choose by cores",
+        ge=-1,
+        may_change=True,
+    )
+    on_error: Literal["raise", "replace"] = setting(
+        "replace", "what a stream does with an image that cannot be read", may_change=True
+    )
+    resize: int = setting(0, "side to which the images of a folder are resized; 0 keeps their size", ge=0)
+    size: int = setting(0, "number of training images; read from the data", ge=0)
+    image: tuple[int, ...] = setting((), "height, width, channels; read from the data")
+    classes: int = setting(0, "number of classes; read from the data", ge=0)
+    digest: str = setting("", "hash of the images' names or pixels and of the labels; read from the data")
 
 
-def _choices(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    allowed = {
-        "method": build.METHODS,
-        "prior": build.PRIORS,
-        "kl_norm": NORMALIZERS,
-        "dtype": build.FLOATS,
-        "prng": PRNGS,
-    }
-    return {
-        **{key: (config[key], values) for key, values in allowed.items()},
-        "parallel.mode": (config["parallel"]["mode"], runner.MODES),
-        "data.loader": (config["data"]["loader"], build.LOADERS),
-        "data.on_error": (config["data"]["on_error"], ON_ERROR),
-    }
+class ViT(Section):
+    """A vision transformer."""
+
+    name: Literal["vit"] = setting("vit", "vit or resnet")
+    size: str = argument("a standard size and patch, such as B/16, instead of patch, width, depth and heads")
+    patch: int = argument("side of a patch in pixels", ge=1)
+    width: int = argument("features per token", ge=1)
+    depth: int = argument("number of blocks", ge=1)
+    heads: int = argument("attention heads; they divide the width", ge=1)
+    mlp_width: int | None = argument("hidden features of a block's MLP; 4 x width if None", ge=1)
+    pool: str = argument("token, mean or concat")
+    init_std: float = argument("standard deviation of the initial weights")
+    positions: str = argument("learned or sincos")
+    drop_path: float = argument("rate of stochastic depth at the last block")
+    frozen_patch: bool = argument("keep the random patch projection, as in MoCo-v3")
+    scan: bool = argument("compile one block for all")
+    remat: bool = argument("recompute activations in the backward pass to save memory")
 
 
-def _fields(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What may stand in each open section, with its type."""
-    for key, allowed in (
-        ("encoder", ("vit", "resnet")),
-        ("views", build.VIEWS),
-        ("optimizer", build.OPTIMIZERS),
-    ):
-        name = config[key]["name"]
-        _require(f"{key}.name", name, name in tuple(allowed), f"one of {', '.join(sorted(allowed))}")
-    vit = config["encoder"]["name"] == "vit"
-    encoder = _hints(networks.ViT) | {"size": str} if vit else _hints(networks.ResNet) | {"depth": int}
-    optimizer = inspect.signature(build.OPTIMIZERS[config["optimizer"]["name"]], eval_str=True).parameters
-    arguments = {name: parameter.annotation for name, parameter in optimizer.items()}
-    return {
-        "encoder": encoder,
-        "views": _hints(View),
-        "optimizer": arguments | {"learning_rate": float, "warmup": int},
-    }
+class ResNet(Section):
+    """A residual network."""
+
+    name: Literal["resnet"] = setting("resnet", "vit or resnet")
+    depth: int = argument("18 or 50", ge=1)
+    stages: tuple[int, ...] = argument("blocks per stage, instead of those of the depth", min_length=1)
+    bottleneck: bool = argument("1x1, 3x3, 1x1 blocks, instead of those of the depth")
+    width: int = argument("channels of the stem", ge=1)
+    stem: str = argument("imagenet (7x7, stride 4) or small (3x3)")
+    norm: str = argument("batch or group")
+    remat: bool = argument("recompute activations in the backward pass to save memory")
 
 
-def _hints(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    # Flax adds the first two; the others are the config's own keys, for the whole network.
-    own = {field.name for field in dataclasses.fields(kind)} - {"parent", "name", "dtype", "axis_name"}
-    return {name: hints[name] for name in own}
+class Head(Section):
+    """The projector or the predictor."""
+
+    widths: tuple[Annotated[int, Field(ge=1)], ...] = setting(
+        (4096, 256), "output features of each Dense layer", min_length=1
+    )
+    norm: str = setting("batch", "batch, layer or none")
 
 
-def _check_fields(section: str, values: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-    for key, value in values.items():
-        if key == "name":
-            continue
-        if key not in fields:
-            close = difflib.get_close_matches(key, fields, n=1)
-            hint = (
-                f"did you mean {section}.{close[0]}?" if close else f"there are {', '.join(sorted(fields))}"
-            )
-            raise ValueError(f"config has no key {section}.{key}: {hint}")
-        choices = typing.get_args(fields[key])
-        if type(None) in choices and value is None:
-            continue
-        is_tuple = typing.get_origin(fields[key]) is tuple
-        kinds = [tuple] if is_tuple else [kind for kind in choices or (fields[key],) if kind in _KINDS]
-        if kinds:
-            _require(f"{section}.{key}", value, _is(value, kinds[0]), _KINDS[kinds[0]])
+class Views(Section):
+    """The augmentations: a preset, and changes of it that hold for both views."""
+
+    name: Literal["imagenet", "small_color", "small_gray"] = setting("small_gray", "the preset")
+    size: int | None = argument("side of a view in pixels; None keeps the size of the image")
+    area: tuple[float, ...] = argument("range of the crop's fraction of the area")
+    aspect: tuple[float, ...] = argument("range of the crop's width / height")
+    flip: float = argument("probability of a horizontal flip")
+    jitter: float = argument("probability of the colour jitter")
+    brightness: float = argument("largest change of brightness")
+    contrast: float = argument("largest change of contrast")
+    saturation: float = argument("largest change of saturation")
+    hue: float = argument("largest rotation of the hue, as a fraction of a turn")
+    grayscale: float = argument("probability of dropping colour")
+    blur: float = argument("probability of a Gaussian blur")
+    blur_sigma: tuple[float, ...] = argument("range of the blur's standard deviation in pixels")
+    blur_kernel: float = argument("width of the blur's kernel as a fraction of the height")
+    solarize: float = argument("probability of solarisation")
+    solarize_threshold: float = argument("value from which pixels are inverted")
 
 
-def _check_ranges(config: Mapping[str, Any]) -> None:
-    for key in ("steps", "batch_size", "accumulate", "draws", "log_every"):
-        _require(key, config[key], config[key] >= 1, "at least 1")
-    for key in (
-        "seed",
-        "beta_start",
-        "beta_end",
-        "beta_steps",
-        "monitor_images",
-        "monitor_every",
-        "save_every",
-        "watchdog",
-    ):
-        _require(key, config[key], config[key] >= 0, "0 or more")
-    _require("seed", config["seed"], config["seed"] < 2**32, "below 2**32")
-    _require("tau", config["tau"], 0.0 <= config["tau"] <= 1.0, "in [0, 1]: the momentum of the teacher")
-    _require("log_var", config["log_var"], -100.0 <= config["log_var"] <= 10.0, "in [-100, 10]")
-    data = config["data"]
-    _require("data.resize", data["resize"], data["resize"] >= 0, "0 or more")
-    _require("data.workers", data["workers"], data["workers"] >= -1, "0 or more, or -1 for what suits")
-    for section, key, least in (
-        ("guard", "patience", 1),
-        ("guard", "spike", 0),
-        ("keep", "last", 1),
-        ("keep", "every", 0),
-    ):
-        value = config[section][key]
-        _require(f"{section}.{key}", value, value >= least, f"{least} or more")
-    _check_encoder(config["encoder"])
-    _check_optimizer(config["optimizer"])
-    for part in ("projector", "predictor"):
-        _require_counts(f"{part}.widths", config[part]["widths"])
+class Optimizer(Section):
+    """What all optimizers take."""
+
+    learning_rate: float = setting(1e-3, "peak of the learning rate, which then decays to 0", gt=0)
+    warmup: int = setting(0, "steps in which the learning rate rises from 0", ge=0)
+    weight_decay: float = argument("decay of kernels that are point estimates")
+    bayesian_weight_decay: float = argument("decay of the means of Bayesian kernels; the KL regularises them")
+    log_var_multiplier: float = argument("learning rate of log_var relative to that of the means")
+    clip_norm: float | None = argument("largest global norm of the gradient; None for no clipping")
 
 
-def _check_encoder(encoder: Mapping[str, Any]) -> None:
-    for key in ("patch", "width", "depth", "heads", "mlp_width"):
-        value = encoder.get(key)
-        _require(f"encoder.{key}", value, value is None or value >= 1, "at least 1")
-    if "stages" in encoder:
-        _require_counts("encoder.stages", encoder["stages"])
+class AdamW(Optimizer):
+    """The optimizer of the ViT recipes."""
+
+    name: Literal["adamw"] = setting("adamw", "adamw or lars")
+    b1: float = argument("decay of the first moment", ge=0, lt=1)
+    b2: float = argument("decay of the second moment", ge=0, lt=1)
+    eps: float = argument("added to the root of the second moment", gt=0)
 
 
-def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
-    for key, value in optimizer.items():
-        if key in ("learning_rate", "eps", "trust_coefficient"):
-            _require(f"optimizer.{key}", value, value > 0.0, "positive")
-        elif key in ("b1", "b2", "momentum"):
-            _require(f"optimizer.{key}", value, 0.0 <= value < 1.0, "in [0, 1)")
+class Lars(Optimizer):
+    """The optimizer of BYOL's ResNet-50."""
+
+    name: Literal["lars"] = setting("lars", "adamw or lars")
+    momentum: float = argument("heavy-ball momentum", ge=0, lt=1)
+    trust_coefficient: float = argument("eta in eta * |w| / |g|", gt=0)
 
 
-def _check_stream(config: Mapping[str, Any]) -> None:
-    data, size = config["data"], build.views(config).first.size
-    if data["loader"] == "stream":
-        _require("data.resize", data["resize"], data["resize"] == 0, "0: streamed images are cropped")
-        positive = size is not None and size > 0
-        _require("views.size", size, positive, "the side of the crops that data.loader='stream' takes")
+class Guard(Section):
+    """When a step is skipped, and when skipping ends the run."""
 
-
-def _check_schedules(config: Mapping[str, Any]) -> None:
-    steps, warmup, annealing = config["steps"], config["optimizer"]["warmup"], config["beta_steps"]
-    _require("optimizer.warmup", warmup, warmup >= 0, "0 or more")
-    _require("optimizer.warmup", warmup, warmup < steps, f"shorter than the training of {steps} steps")
-    reached = annealing <= steps
-    _require(
-        "beta_steps",
-        annealing,
-        reached,
-        f"at most {steps}, the steps there are, or beta_end is never reached",
+    patience: int = setting(20, "skipped steps in a row after which the run ends", ge=1, may_change=True)
+    spike: float = setting(
+        0.0, "also skip a step whose loss exceeds this multiple of its average; 0: never", ge=0
     )
 
 
-def _check_batch(config: Mapping[str, Any], devices: int) -> None:
-    batch, accumulate, size = config["batch_size"], config["accumulate"], config["data"]["size"]
-    _require("batch_size", batch, batch <= size, f"at most the {size} training images")
-    plural = "s" if devices > 1 else ""
-    _require("batch_size", batch, batch % devices == 0, f"a multiple of the {devices} device{plural}")
-    _require("accumulate", accumulate, batch % accumulate == 0, f"a divisor of batch_size={batch}")
-    supervised = config["method"].startswith("supervised")
-    if supervised and config["data"]["classes"] < 1:
-        raise ValueError(
-            f"config.method={config['method']!r} needs labels, and {config['data']['source']} has none: "
-            "choose byol or byov, or arrange the images as train/CLASS/*.jpg"
+class Keep(Section):
+    """Which checkpoints are kept."""
+
+    last: int = setting(3, "the newest ones", ge=1, may_change=True)
+    every: int = setting(0, "and all whose step is a multiple of this; 0 for none", ge=0, may_change=True)
+
+
+class Config(Section):
+    """Everything that decides a run."""
+
+    method: Literal["byol", "byov", "supervised", "supervised_bbb"] = setting("byov", "the training method")
+    seed: int = setting(0, "decides everything random", ge=0, lt=2**32)
+    steps: int = setting(1000, "optimizer steps of the whole training", ge=1)
+    batch_size: int = setting(256, "images per step, over all devices", ge=1)
+    accumulate: int = setting(1, "micro-batches per step; they divide batch_size", ge=1)
+    dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "compute type of the network")
+    prng: Literal["threefry2x32", "rbg", "unsafe_rbg"] = setting("threefry2x32", "JAX's random generator")
+    parallel: Parallel = Parallel()
+    data: Data = Data()
+    encoder: Annotated[ViT | ResNet, Field(discriminator="name")] = ViT()
+    projector: Head = Head()
+    predictor: Head = Head()
+    views: Views = Views()
+    optimizer: Annotated[AdamW | Lars, Field(discriminator="name")] = AdamW()
+    prior: Literal["standard", "teacher_mean", "teacher_moments"] = setting(
+        "standard", "what the KL is taken to"
+    )
+    where: str = setting(
+        "all", "Bayesian parameters: all, no_conv, linear_only, or a regular expression on paths"
+    )
+    log_var: float = setting(-10.0, "initial log-variance of the posterior", ge=-100, le=10)
+    beta_start: float = setting(0.0, "weight of the KL at the first step", ge=0)
+    beta_end: float = setting(0.3, "weight of the KL at the last step", ge=0)
+    beta_steps: int = setting(0, "steps from beta_start to beta_end; 0 for the whole training", ge=0)
+    kl_norm: Literal["params", "dataset", "batches", "none"] = setting("params", "the KL's normaliser Z")
+    tau: float = setting(0.99, "momentum of the teacher at the first step; it rises to 1", ge=0, le=1)
+    draws: int = setting(1, "weight draws per step", ge=1)
+    draw_per_view: bool = setting(False, "draw weights for each view, instead of once for both")
+    guard: Guard = Guard()
+    keep: Keep = Keep()
+    watchdog: float = setting(
+        300.0, "seconds without progress after which a warning says why; 0: never", ge=0, may_change=True
+    )
+    log_every: int = setting(50, "steps between two lines of metrics.jsonl", ge=1)
+    monitor_images: int = setting(1000, "most held-out images used for monitoring; 0 for all", ge=0)
+    monitor_every: int = setting(0, "steps between two evaluations on held-out images; 0 for an epoch", ge=0)
+    save_every: int = setting(
+        0,
+        "steps that a kill may cost at most; two checkpoints are written in them; 0 for an epoch",
+        ge=0,
+        may_change=True,
+    )
+
+    @property
+    def traits(self) -> Traits:
+        """What the method is: Bayesian, supervised, with a teacher."""
+        return TRAITS[self.method]
+
+    @classmethod
+    def parse(cls, values: Any) -> "Config":
+        """Complete and check any mapping; a ConfigError names the key, its value and what is allowed."""
+        config = schema.validated(cls, values)
+        config._check()
+        return config
+
+    def updated(self, changes: Mapping[str, Any]) -> "Config":
+        """Return a copy with other values, nested as in a config file, checked again."""
+        return self.parse(schema.merged(self.to_dict(), changes))
+
+    def _check(self) -> None:
+        """Check what depends on several keys."""
+        steps, stream = self.steps, self.data.loader == "stream"
+        warmup, size = self.optimizer.warmup, self.views.size
+        require("optimizer.warmup", warmup, warmup < steps, f"shorter than the training of {steps} steps")
+        annealing = self.beta_steps
+        allowed = f"at most {steps}, the steps there are, or beta_end is never reached"
+        require("beta_steps", annealing, annealing <= steps, allowed)
+        divides = self.batch_size % self.accumulate == 0
+        require("accumulate", self.accumulate, divides, f"a divisor of batch_size={self.batch_size}")
+        resize = self.data.resize
+        require("data.resize", resize, not (stream and resize), "0: streamed images are cropped")
+        given = "size" not in self.views.model_fields_set or (size is not None and size > 0)
+        require(
+            "views.size", size, given or not stream, "the side of the crops that data.loader='stream' takes"
         )
 
-
-_KINDS = {
-    bool: "True or False",
-    int: "an integer",
-    float: "a finite number",
-    str: "a word",
-    tuple: "numbers with commas between them",
-}
-
-
-def _is(value: Any, kind: type) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-
-
-def _require_counts(key: str, values: tuple) -> None:
-    positive = len(values) > 0 and all(_is(value, int) and value > 0 for value in values)
-    _require(key, values, positive, "one or more positive integers")
-
-
-def _require(key: str, value: Any, valid: bool, allowed: str) -> None:
-    if not valid:
-        raise ValueError(f"config.{key}={value!r} must be {allowed}")
+    def check_data(self, *, devices: int = 1) -> None:
+        """Check what depends on the data, which must be filled in, and on the number of devices."""
+        batch, size = self.batch_size, self.data.size
+        require("batch_size", batch, batch <= size, f"at most the {size} training images")
+        plural = "s" if devices > 1 else ""
+        require("batch_size", batch, batch % devices == 0, f"a multiple of the {devices} device{plural}")
+        if self.traits.supervised and not self.data.classes:
+            raise ConfigError(
+                f"config.method={self.method!r} needs labels, and {self.data.source} has none: "
+                "choose byol or byov, or arrange the images as train/CLASS/*.jpg"
+            )

@@ -1,4 +1,4 @@
-"""The loop: one compiled step over batches that are on the devices, a little ahead of them."""
+"""The training loop: dispatch the compiled step over batches, a few steps ahead of the devices."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ MAX_STEPS_AHEAD = 2
 
 
 class Progress(NamedTuple):
-    """Where a run is: the state after `step` optimizer steps, and what the last of them showed."""
+    """The state after `step` optimizer steps, and the diagnostics of the last one."""
 
     step: int
     placed: Placed
@@ -23,14 +23,14 @@ class Progress(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Where all randomness of a run comes from: one key for the initial state, one for all steps."""
+    """The root keys of a run: one for the initial state, one for all steps."""
 
     init: Array
     steps: Array
 
 
 def keys(seed: int, prng: str = "threefry2x32", sharding: Any = None) -> Keys:
-    """The keys of a seed.
+    """Return the keys of a seed.
 
     Args:
       seed: decides initialisation, views and weight draws.
@@ -44,20 +44,20 @@ def keys(seed: int, prng: str = "threefry2x32", sharding: Any = None) -> Keys:
 def run_steps(
     runner: Runner, placed: Placed, batches: Iterable[Batch], key: Array, *, first: int
 ) -> Iterator[Progress]:
-    """Trains on every batch; yields after every step.
+    """Train on every batch, and yield after every step.
 
-    The host runs at most `AHEAD` steps ahead of the devices: enough to keep them busy, and whoever stops the
-    loop need not wait for a long queue.
+    The host runs at most `MAX_STEPS_AHEAD` steps ahead: enough to keep the devices busy, without a long queue
+    to wait for when the loop is stopped.
 
     Args:
       runner: the method on its devices.
-      placed: where to begin. It is donated.
-      batches: on the devices, one for each step.
+      placed: the initial state, which is donated.
+      batches: one per step, on the devices.
       key: `Keys.steps`.
-      first: optimizer steps that were taken before.
+      first: optimizer steps taken before.
 
     Yields:
-      `Progress`. Its state is donated to the next step: read what you need before going on.
+      `Progress`; its state is donated to the next step.
     """
     queue: deque[Info] = deque()
     for step, batch in enumerate(batches, start=first + 1):

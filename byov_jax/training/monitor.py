@@ -1,4 +1,4 @@
-"""How well a training goes: accuracy on held-out images, and signs of trouble."""
+"""Monitor a training: accuracy on held-out images, and signs of collapse."""
 
 import math
 from functools import lru_cache
@@ -16,11 +16,11 @@ from byov_jax.methods.step import State
 from byov_jax.networks import Classifier
 
 BANK = 2000
-"""At most so many training images are their possible neighbours."""
+"""At most this many training images are candidates for nearest neighbours."""
 
 NEIGHBOURS = 20
 COLLAPSED = 0.05
-"""An `embedding_std` below this is a collapse: all images have all but the same embedding."""
+"""An `embedding_std` below this is a collapse: all images have nearly the same embedding."""
 
 
 class Diagnosis(NamedTuple):
@@ -31,20 +31,20 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(line: dict[str, Any]) -> Diagnosis | None:
-    """What a line of metrics.jsonl gives reason to warn of."""
+    """Return what a line of metrics.jsonl gives reason to warn of, None for nothing."""
     spread = line["embedding_std"]
     if spread < COLLAPSED:
         return Diagnosis(
             "collapsed",
-            f"embedding_std is {spread:.3f}: the embeddings have collapsed, all images look alike to the "
-            "network. Try a lower learning rate, a longer warm-up, batch norm in the heads, or a larger "
+            f"embedding_std is {spread:.3f}: the embeddings have collapsed, all images get nearly "
+            "the same one. Try a lower learning rate, a longer warm-up, batch norm in the heads, or a larger "
             "batch.",
         )
     return None
 
 
 def skip_reason(line: dict[str, Any]) -> str:
-    """Why the last step that was skipped was."""
+    """Say why the last skipped step was skipped."""
     reason = guard.REASONS[line["skipped_for"]]
     return reason if reason.startswith("a ") else f"{reason} was not finite"
 
@@ -58,54 +58,54 @@ def held_out(
     *,
     images: int = 0,
 ) -> dict[str, float]:
-    """Accuracy on held-out images: `probe`, of the online probe or the network's own head, and `knn`.
+    """Return the accuracy on held-out images: `probe`, of the online probe or the network's head, and `knn`.
 
-    Nothing without labels; NaN for a network that diverged.
+    Empty without labels; NaN for a network that diverged.
 
     Args:
       network: a `networks.Student` or a `networks.Classifier`.
       views: whose mean and std normalise the images.
       state: the weights and the online probe.
-      data: with the held-out images.
-      mesh: the devices among which they are divided; every process must take part.
-      images: how many to look at, at most, the same ones every time; 0 for all.
+      data: the test split is held out, the training split holds the neighbours.
+      mesh: the devices that share the images; every process must take part.
+      images: use at most this many, the same ones every time; 0 for all.
     """
     if isinstance(data, Unlabelled):
         return {}
-    chosen, bank = _some(data.test, images), _some(data.train, BANK)
+    test, bank = _rows(data.test, images), _rows(data.train, BANK)
     own_head = isinstance(network, Classifier)
-    apply = forward.all_outputs(network, views) if own_head else forward.at_tap(network, views, "encoder")
-    q = forward.variables_of(state.posterior, state.stats, ("encoder", "head"))
-    watch = _watch(apply, own_head)
+    apply = forward.outputs(network, views) if own_head else forward.features(network, views, "encoder")
+    q = forward.select_variables(state.posterior, state.stats, ("encoder", "head"))
+    outputs = _outputs(apply, own_head)
     variables = {"network": q.mean, "probe": state.online.params}
-    queries, scores = inference.apply_sharded(mesh, watch, variables, data.test.image, chosen)
+    queries, scores = inference.apply_sharded(mesh, outputs, variables, data.test.image, test)
     if not np.isfinite(queries).all():
         return {"probe": math.nan, "knn": math.nan}
-    neighbours, _ = inference.apply_sharded(mesh, watch, variables, data.train.image, bank)
+    neighbours, _ = inference.apply_sharded(mesh, outputs, variables, data.train.image, bank)
     k = min(NEIGHBOURS, len(bank))
     votes = knn.vote(
         knn.nearest(neighbours, queries, k=k), data.train.label[bank], classes=len(data.classes), k=k
     )
     return {
-        name: float(np.mean(np.argmax(np.asarray(values), axis=1) == data.test.label[chosen]))
+        name: float(np.mean(np.argmax(np.asarray(values), axis=1) == data.test.label[test]))
         for name, values in (("probe", scores), ("knn", votes))
     }
 
 
 @lru_cache(maxsize=16)
-def _watch(apply: predictive.Apply, own_head: bool) -> predictive.Apply:
-    """Features, and the scores of the classes by the network's own head or by the online probe."""
+def _outputs(apply: predictive.Apply, own_head: bool) -> predictive.Apply:
+    """Return a function to features and logits, of the network's head or of the online probe."""
 
-    def watch(variables: dict[str, Any], images: Any) -> tuple[Any, Any]:
-        found = apply(variables["network"], images)
+    def outputs(variables: dict[str, Any], images: Any) -> tuple[Any, Any]:
+        result = apply(variables["network"], images)
         if own_head:
-            return found.encoder, found.logits
-        return found, online_probe.logits(variables["probe"], found)
+            return result.encoder, result.logits
+        return result, online_probe.logits(variables["probe"], result)
 
-    return watch
+    return outputs
 
 
-def _some(images: Images, count: int) -> np.ndarray:
-    """The same few images at every time, spread over all of them; 0 for all."""
+def _rows(images: Images, count: int) -> np.ndarray:
+    """Choose at most `count` evenly spaced images, 0 for all."""
     size = len(images.label)
     return np.linspace(0, size - 1, min(count or size, size)).astype(int)

@@ -1,10 +1,10 @@
-"""The run directory: what lies where, and the config in and out.
+"""The run directory: its files, and the config in and out.
 
-config.json        the exact config
+config.json        the complete config
 environment.json   versions, devices, the commit
-metrics.jsonl      one JSON object a line: what training showed
+metrics.jsonl      training metrics, one JSON object per line
 posterior.jsonl    sigma and signal-to-noise ratio of every layer over training
-bad_images.txt     images that could not be read, if there were any
+bad_images.txt     images that could not be read, if any
 checkpoints/       training states
 probe.npz          the linear classifier on the run's frozen features
 evaluation.json    every measurement, with the arrays behind it in evaluation/
@@ -22,8 +22,9 @@ from typing import Any
 import jax
 
 from byov_jax import files
-from byov_jax.errors import RunError
-from byov_jax.training import build
+from byov_jax.errors import ConfigError, RunError
+from byov_jax.training import schema
+from byov_jax.training.config import Config
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
@@ -34,32 +35,38 @@ CHECKPOINTS = "checkpoints"
 PROBE = "probe.npz"
 EVALUATION = "evaluation.json"
 ARRAYS = "evaluation"
-BESIDE = (
-    "data.workers",
-    "data.on_error",
-    "guard.patience",
-    "keep.last",
-    "keep.every",
-    "watchdog",
-    "save_every",
-)
-"""What of a config changes neither what a run learns nor what it logs: it may differ when a run goes on."""
-
 PACKAGES = ("byov-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def create(run: Path, config: dict[str, Any]) -> None:
-    """Makes the directory with its config and environment."""
+def create(run: Path, config: Config) -> None:
+    """Make the directory with its config and environment."""
     run.mkdir(parents=True, exist_ok=True)
-    files.write_json(run / CONFIG, config)
+    files.write_json(run / CONFIG, config.to_dict())
     files.write_json(run / ENVIRONMENT, environment())
 
 
-def check_same(run: Path, config: dict[str, Any]) -> bool:
-    """Whether `run` holds a run with this config; False if it is not there or empty.
+def create_or_open(workdir: Path, config: Config) -> bool:
+    """Make the run directory, or open it if it holds this run; return whether it existed.
 
-    A directory with anything else in it is a RunError that shows the difference. What is `BESIDE` the run may
-    differ, and so may the place of the data if their digest says that they are the same.
+    A directory that holds anything else or cannot be written is a RunError. Values that may change in a
+    resumed run, such as the place of its data, are replaced by those of `config`.
+    """
+    try:
+        exists = holds_run(workdir, config)
+        if not exists:
+            create(workdir, config)
+        elif read_config(workdir) != config:
+            files.write_json(workdir / CONFIG, config.to_dict())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"workdir {workdir} cannot be written ({reason}): choose another --workdir") from None
+    return exists
+
+
+def holds_run(run: Path, config: Config) -> bool:
+    """Return whether `run` holds a run with this config; False if it does not exist or is empty.
+
+    A directory with anything else in it is a RunError that shows the difference, as `differences` has it.
     """
     if not run.exists() or (run.is_dir() and not any(run.iterdir())):
         return False
@@ -67,85 +74,80 @@ def check_same(run: Path, config: dict[str, Any]) -> bool:
         raise RunError(f"workdir {run} is a file: choose another --workdir")
     if not (run / CONFIG).is_file():
         raise RunError(f"workdir {run} is neither empty nor a run directory: choose another --workdir")
-    different = differences(read_config(run), build.complete(config))
+    different = differences(read_config(run), config)
     if different:
-        shown = "; ".join(f"{key} is {there!r} there, {here!r} here" for key, there, here in different[:5])
+        shown = "; ".join(f"{key} is {theirs!r} there, {ours!r} here" for key, theirs, ours in different[:5])
         more = f"; and {len(different) - 5} more" if len(different) > 5 else ""
         if any(key == "data.digest" for key, _, _ in different):
-            more += " (images or labels are others than they were)"
+            more += " (the images or labels are not the same)"
         raise RunError(f"workdir {run} holds another run: {shown}{more}; choose another --workdir")
     return True
 
 
-def check_unchanged(run: Path, config: dict[str, Any], kept: Any) -> None:
-    """The config of a run must be the one that is kept with its states, if one is; a RunError if not."""
-    if kept is None:
+def check_unchanged(run: Path, config: Config, saved: Any) -> None:
+    """Raise a RunError if config.json differs from the config saved with the states, if any."""
+    if saved is None:
         return
     try:
-        different = differences(build.complete(kept), config)
+        different = differences(Config.parse(saved), config)
     except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{run / CHECKPOINTS} has a config that cannot be read: {error}") from None
     if different:
-        key, there, here = different[0]
-        raise RunError(f"{run / CONFIG} was changed: {key} is {here!r}, and was {there!r} in the training")
+        key, before, now = different[0]
+        raise RunError(f"{run / CONFIG} was changed: {key} is {now!r}, and was {before!r} in the training")
 
 
-def differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The keys, dotted, in which two configs differ as runs, with both values; None where one lacks it."""
-    known = all(config["data"]["digest"] for config in (first, second))
-    mine, theirs = (essential(config, by_digest=known) for config in (first, second))
-    keys = [*mine, *(key for key in theirs if key not in mine)]
-    return [(key, mine.get(key), theirs.get(key)) for key in keys if mine.get(key) != theirs.get(key)]
+def differences(first: Config, second: Config) -> list[tuple[str, Any, Any]]:
+    """List the dotted keys in which two configs differ as runs, with both values; None where one lacks it."""
+    by_digest = bool(first.data.digest and second.data.digest)
+    ours, theirs = (identity(config, by_digest=by_digest) for config in (first, second))
+    keys = [*ours, *(key for key in theirs if key not in ours)]
+    return [(key, ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)]
 
 
-def essential(config: dict[str, Any], *, by_digest: bool = True) -> dict[str, Any]:
-    """What makes a run what it is, by dotted keys: a complete config without what is `BESIDE` it.
+def identity(config: Config, *, by_digest: bool = True) -> dict[str, Any]:
+    """Return the values that decide what a run learns and logs, by dotted keys.
 
-    Its data are known by their digest, or by their place if there is none.
+    Data are identified by their digest, or by their place without one.
     """
-    by_digest = by_digest and bool(config["data"]["digest"])
-    beside = (*BESIDE, "data.source" if by_digest else "data.digest")
-    flat = _flat(json.loads(json.dumps(config)))
-    return {key: value for key, value in flat if key not in beside}
+    by_digest = by_digest and bool(config.data.digest)
+    ignored = {key.name for key in schema.keys(Config) if key.may_change}
+    ignored.add("data.source" if by_digest else "data.digest")
+    flat = _flat(json.loads(json.dumps(config.to_dict())))
+    return {key: value for key, value in flat if key not in ignored}
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The config of the run in `run`, complete and checked."""
+def read_config(run: Path) -> Config:
+    """Return the config of a run, complete and checked."""
     if not run.is_dir():
         raise RunError(f"{run} is not a directory")
     file = run / CONFIG
     if not file.is_file():
         raise RunError(f"{run} is not a run directory: it has no {CONFIG}")
-    _check_inside(run)
+    _check_links(run)
     try:
-        config = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{file} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise RunError(f"{file} must hold one JSON object, not a {type(config).__name__}")
-    try:
-        return build.complete(config)
-    except ValueError as error:
+        return Config.parse(files.read_json(file))
+    except ConfigError as error:
         raise RunError(f"{file} is not a config of byov_jax: {error}") from None
 
 
-def _check_inside(run: Path) -> None:
-    """Whoever reads or writes a run stays in its directory; the directory itself may be a link."""
+def _check_links(run: Path) -> None:
+    """Refuse links that lead out of the directory; the directory itself may be a link."""
     for entry in run.iterdir():
         if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(run)):
             raise RunError(f"{entry} leads out of the run directory: link the whole directory instead")
 
 
 def environment() -> dict[str, Any]:
-    """Versions and devices of this process, and the commit of the code if it is in a git repository."""
+    """Return versions, devices, and the commit of the code if it is in a git repository."""
     devices = jax.devices()
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
@@ -159,21 +161,3 @@ def environment() -> dict[str, Any]:
         "devices": [f"{device.platform}:{device.device_kind}" for device in devices],
         "commit": commit,
     }
-
-
-def create_or_open(workdir: Path, config: dict[str, Any]) -> bool:
-    """Makes the run directory, or finds this run in it; returns whether it was there.
-
-    A directory that holds anything else or cannot be written is a RunError. What may differ in the config of
-    a run that goes on, such as the place of its data, is from now on as it is here.
-    """
-    try:
-        there = check_same(workdir, config)
-        if not there:
-            create(workdir, config)
-        elif read_config(workdir) != build.complete(config):
-            files.write_json(workdir / CONFIG, config)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise RunError(f"workdir {workdir} cannot be written ({reason}): choose another --workdir") from None
-    return there

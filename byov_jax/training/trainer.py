@@ -1,7 +1,7 @@
-"""Train a config in a run directory: begin or go on, log, look at held-out images, save.
+"""Train a config in a run directory: create or resume it, log, evaluate on held-out images, save.
 
 Everything random derives from (seed, step) and everything else is in the state, so a run that was stopped and
-continued ends with the same numbers as one that was not.
+resumed ends with the same numbers as one that was not.
 """
 
 from collections.abc import Generator, Iterator
@@ -12,134 +12,136 @@ import jax
 import jax.numpy as jnp
 
 from byov_jax.checkpoints import checkpointer, store
-from byov_jax.data import load
+from byov_jax.data import digest
 from byov_jax.data.loading.lazy import LazyImages
-from byov_jax.distributed import processes
-from byov_jax.distributed.runner import Runner
-from byov_jax.errors import ImageError, RunError
+from byov_jax.distributed import Runner, processes
+from byov_jax.errors import ConfigError, ImageError, RunError
 from byov_jax.methods.objectives import Batch
 from byov_jax.methods.step import State
 from byov_jax.training import build, feed, loop, run_directory
-from byov_jax.training import config as validate
-from byov_jax.training.callbacks import Callbacks as Callbacks
+from byov_jax.training.build import AnyDataset
+from byov_jax.training.callbacks import Callbacks
+from byov_jax.training.config import Config
 from byov_jax.training.metrics_log import MetricsLog
-from byov_jax.training.session import AnyDataset, Session
+from byov_jax.training.recorder import Recorder
 from byov_jax.training.unreadable_images import UnreadableImages
 from byov_jax.training.watchdog import Watchdog
 
+WAITING = "waiting for images: reading, decoding or cropping them makes no progress"
+COMPUTING = "computing a step: a device or another process does not answer"
+
 
 class TrainResult(NamedTuple):
-    """How a training ended: the step that it reached, and what a listener stopped it with, 0 for nothing."""
+    """The step that a training reached, and the number with which a callback stopped it, 0 for none."""
 
     step: int
     stop: int
 
 
-def resolve_config(config: dict[str, Any], data: AnyDataset, *, devices: int = 1) -> dict[str, Any]:
-    """The complete config, its data filled in, checked; a ValueError of one line says what is wrong."""
-    config = build.complete(config)
-    config["data"] |= {
+def resolve_config(config: Any, data: AnyDataset, *, devices: int = 1) -> Config:
+    """Fill in what the data decide, and check that the config, any mapping, can be trained."""
+    described = {
         "size": len(data.train.image),
         "image": tuple(data.train.image.shape[1:]),
         "classes": len(data.classes),
-        "digest": load.digest(data.train, data.test),
+        "digest": digest.of_images(data.train, data.test),
     }
-    validate.check(config, devices=devices)
-    network = build.network(config)
-    method = build.method(config, network)
-    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), build.batch(config))
+    config = config if isinstance(config, Config) else Config.parse(config)
+    resolved = config.updated({"data": described})
+    resolved.check_data(devices=devices)
+    network = build.network(resolved)
+    method = build.method(resolved, network)
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), build.batch(resolved))
     state = jax.eval_shape(method.init, jax.random.key(0), example)  # the network must take the views
-    _check_images(config, network, state)
-    return config
+    _check_image_shape(resolved, network, state)
+    return resolved
 
 
-def _check_images(config: dict[str, Any], network: Any, state: State) -> None:
-    """The network must also take the images as they are, which it is looked at with."""
+def _check_image_shape(config: Config, network: Any, state: State) -> None:
+    """Check that the network also takes whole images, on which it is evaluated."""
     variables = {"params": state.posterior.mean, **state.stats}
-    image = jax.ShapeDtypeStruct((1, *config["data"]["image"]), jnp.float32)
+    image = jax.ShapeDtypeStruct((1, *config.data.image), jnp.float32)
     try:
         jax.eval_shape(network.apply, variables, image)
-    except Exception as error:  # flax's errors have no common kind that says no more than this
-        size, shape = config["views"].get("size"), "x".join(map(str, config["data"]["image"]))
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"config.views.size={size}: a network for such views does not take the images, {shape}: "
-            f"set config.views.size to their side, or config.data.resize ({reason[:200]})"
+    except Exception as error:  # flax's errors have no base class narrower than this
+        shape, reason = "x".join(map(str, config.data.image)), " ".join(str(error).split())
+        raise ConfigError(
+            f"config.views.size={config.views.size}: a network for such views does not take the images, "
+            f"{shape}: set config.views.size to their side, or config.data.resize ({reason[:200]})"
         ) from None
 
 
 def train(
-    config: dict[str, Any],
+    config: Config,
     data: AnyDataset,
     workdir: Path,
-    listener: Callbacks | None = None,
+    callbacks: Callbacks | None = None,
     *,
     tensorboard: bool = False,
 ) -> TrainResult:
-    """Trains to the end, or to where a listener stops it.
+    """Train to the end, or until a callback stops it.
 
     Args:
-      config: from `prepare`.
-      data: the training images, and test images that the monitor looks at.
-      workdir: an empty or new directory, or one that holds this run, which then goes on.
-      listener: hears how it goes.
+      config: from `resolve_config`.
+      data: the training images, and the test images for monitoring.
+      workdir: a new or empty directory, or one that holds this run, which is resumed.
+      callbacks: follow the training.
       tensorboard: also write TensorBoard events, to workdir/tensorboard.
     """
-    listener = listener or Callbacks()
+    callbacks = callbacks or Callbacks()
     folder = workdir / run_directory.CHECKPOINTS
     processes.run_on_main(lambda: run_directory.create_or_open(workdir, config))
     processes.run_on_main(lambda: store.remove_leftovers(folder))
     runner = build.runner(config)
-    keys = loop.keys(config["seed"], config["prng"], runner.everywhere)
-    saved = checkpointer.restore_newest(folder, runner.like(), warn=listener.warning)
-    step = 0 if saved is None else int(saved.step)
-    placed = runner.start(keys.init) if saved is None else runner.place(saved)
-    # Before the first checkpoint nothing counts, not even the line of step 0, which is written again.
-    journal = None
+    keys = loop.keys(config.seed, config.prng, runner.replicated)
+    restored = checkpointer.restore_newest(folder, runner.abstract_state(), warn=callbacks.warning)
+    first = 0 if restored is None else int(restored.step)
+    placed = runner.init(keys.init) if restored is None else runner.put_state(restored)
+    log = None
     if processes.is_main():
-        journal = MetricsLog(workdir, step=step or -1, tensorboard=tensorboard, warn=listener.warning)
-    bad = UnreadableImages(workdir, listener.warning)
-    session = Session(config, runner, data, workdir, journal, listener, bad, step)
-    batches = _batches(config, runner, data, step, bad)
+        # Without a checkpoint even the line of step 0 is written again.
+        log = MetricsLog(workdir, step=first or -1, tensorboard=tensorboard, warn=callbacks.warning)
+    unreadable = UnreadableImages(workdir, callbacks.warning)
+    recorder = Recorder(config, runner, data, workdir, log, callbacks, unreadable, first)
+    batches = _batches(config, runner, data, first, unreadable)
     stop = 0
     try:
-        with Watchdog(config["watchdog"], listener.warning) as watchdog:
-            if step == 0:
-                session.look(0, placed, {})
+        with Watchdog(config.watchdog, callbacks.warning) as watchdog:
+            if first == 0:
+                recorder.evaluate(0, placed, {})
             watched = _watched(batches, watchdog)
-            for progress in loop.run_steps(runner, placed, watched, keys.steps, first=step):
-                step, placed = progress.step, progress.placed
-                listener.step(step)
-                watchdog.now(None)
-                session.after(progress)
-                stop = session.stops(step)
+            for progress in loop.run_steps(runner, placed, watched, keys.steps, first=first):
+                callbacks.step(progress.step)
+                watchdog.expect(None)
+                recorder.after_step(progress)
+                stop = recorder.stop_requested(progress.step)
+                first, placed = progress.step, progress.placed
                 if stop:
                     break
-            session.settle(step, placed)
+            recorder.finish(first, placed)
     except ImageError as error:
-        remedy = ", or set config.data.on_error=replace" if config["data"]["on_error"] == "raise" else ""
+        remedy = ", or set config.data.on_error=replace" if config.data.on_error == "raise" else ""
         raise RunError(f"{error}: repair the file{remedy}") from None
     finally:
         batches.close()
-        session.close()
-    return TrainResult(step, stop)
+        recorder.close()
+    return TrainResult(first, stop)
 
 
 def _watched(batches: Iterator[Batch], watchdog: Watchdog) -> Iterator[Batch]:
-    """The same batches; while one is waited for, and while a step is computed, the watchdog knows."""
-    watchdog.now("waiting for images: reading, decoding or cropping them does not go on")
+    """Yield the same batches, and tell the watchdog what each wait is for."""
+    watchdog.expect(WAITING)
     for number, batch in enumerate(batches):
-        # The first step is compiled, which takes as long as it takes.
-        watchdog.now("computing a step: a device or another process does not answer" if number else None)
+        watchdog.expect(COMPUTING if number else None)  # the first step compiles, however long that takes
         yield batch
-        watchdog.now("waiting for images: reading, decoding or cropping them does not go on")
+        watchdog.expect(WAITING)
 
 
 def _batches(
-    config: dict[str, Any], runner: Runner, data: AnyDataset, first: int, bad: UnreadableImages
+    config: Config, runner: Runner, data: AnyDataset, first: int, unreadable: UnreadableImages
 ) -> Generator[Batch]:
-    """What the steps after `first` are trained on."""
-    order = {key: config[key] for key in ("seed", "batch_size", "steps")} | {"first": first}
+    """Yield the batches of the steps after `first`."""
+    order = {"seed": config.seed, "batch_size": config.batch_size, "steps": config.steps, "first": first}
     image = data.train.image
     if not isinstance(image, LazyImages):
         return feed.from_memory(runner, Batch(image, data.train.label), **order)
@@ -147,10 +149,10 @@ def _batches(
         runner,
         image.source,
         build.views(config).first,
-        crops=build.crops(config),
+        crops=config.traits.views,
         labelled=bool(data.classes),
-        workers=config["data"]["workers"],
-        on_error=config["data"]["on_error"],
-        report=bad.add,
+        workers=config.data.workers,
+        on_error=config.data.on_error,
+        report=unreadable.add,
         **order,
     )

@@ -1,9 +1,7 @@
-"""Files that are not what they should be: images that cannot be read, folders that change during a run.
+"""Report images that cannot be read, and folders that change during a run.
 
-Each image is warned of once, and written to bad_images.txt in the run directory.
-
-Every process of a run keeps its own list, of what it met itself: the first bad_images.txt, process i
-bad_images.I.txt.
+Each image causes one warning and one line in bad_images.txt in the run directory. With several processes,
+process i writes bad_images.I.txt.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,39 +10,38 @@ from typing import Any
 
 import jax
 
-from byov_jax import files
-from byov_jax.data.loading import decoded_array
+from byov_jax import errors, files
+from byov_jax.data.dataset import UnreadableImage
 from byov_jax.data.loading.lazy import LazyImages
-from byov_jax.data.records import Bad
 from byov_jax.training import run_directory
 
 MOST_WARNINGS = 10
-"""After so many images a run only counts them."""
+"""Images beyond this number are only counted."""
 
 
 class UnreadableImages:
-    """The images of a run that could not be read so far, in all its starts."""
+    """The unreadable images of a run so far, also before it was resumed."""
 
     def __init__(self, run: Path, warn: Callable[[str], None]) -> None:
-        """Goes on with the list in the directory `run`, if there is one; `warn` is told of what is new."""
+        """Continue the list in the directory `run`, if it has one; `warn` is called for new images."""
         self.file = run / _name(jax.process_index())
         self._warn = warn
         self._known = _read(self.file)
-        self._waiting, self._failure = "", ""
+        self._pending, self._failure = "", ""
         self._new = 0
         self._changed = False
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, found: Iterable[Bad]) -> None:
-        """Some images could not be read; what is known already is passed over."""
+    def add(self, found: Iterable[UnreadableImage]) -> None:
+        """Add images that could not be read; known ones are ignored."""
         for name, reason in found:
-            name = decoded_array.show(name)
+            name = errors.printable(name)
             if name in self._known:
                 continue
             self._known.add(name)
-            self._waiting += f"{name}\t{reason}\n"
+            self._pending += f"{name}\t{reason}\n"
             self._new += 1
             if self._new <= MOST_WARNINGS:
                 self._warn(f"{name} cannot be read as an image ({reason}): it is replaced")
@@ -52,37 +49,37 @@ class UnreadableImages:
                 self._warn(f"more such images are only counted, and listed in {self.file}")
         self._write()
 
-    def look(self, *images: Any) -> None:
-        """Adds what could not be read of images that are decoded as they are needed; looks at folders."""
+    def check(self, *images: Any) -> None:
+        """Add the unreadable images of lazy data sets, and warn if their folder has changed."""
         for image in images:
             if not isinstance(image, LazyImages):
                 continue
-            self.add(Bad(*found) for found in image.bad.items())
-            changed = getattr(image.source, "changed", None)
+            self.add(UnreadableImage(*found) for found in image.unreadable.items())
+            changed = getattr(image.source, "changed_folder", None)
             if changed is None or self._changed or jax.process_index():
                 continue
             folder = changed()
             if folder is not None:
                 self._changed = True
                 self._warn(
-                    f"{folder} has changed since the run began: it goes on with the files of the beginning, "
-                    "and needs the same ones to be continued"
+                    f"{folder} has changed since the run began: training continues with the original list of "
+                    "files; restore it, or the run cannot be resumed"
                 )
 
     def close(self) -> None:
-        """Says how many there are, if there are any."""
+        """Warn of the number of images, if there are any."""
         self._write()
         if self._known:
-            lost = f", which could not be written ({self._failure})" if self._waiting else ""
+            lost = f", which could not be written ({self._failure})" if self._pending else ""
             self._warn(f"{len(self):,} images could not be read: see {self.file}{lost}")
 
     def _write(self) -> None:
-        """Appends what is new. A full disk does not end a training: it waits for the next time."""
-        if not self._waiting:
+        """Append new lines; if the disk is full they are kept for the next attempt."""
+        if not self._pending:
             return
         try:
-            files.append(self.file, self._waiting.encode(errors="backslashreplace"))
-            self._waiting = ""
+            files.append(self.file, self._pending.encode(errors="backslashreplace"))
+            self._pending = ""
         except OSError as error:
             self._failure = error.strerror or str(error)
 

@@ -1,4 +1,4 @@
-"""`Bayesian(module)`: one line makes a Flax network Bayesian, and everything else passes through."""
+"""`Bayesian(module)`: samples the weights; other collections and rng streams pass through."""
 
 import flax.linen as nn
 import jax
@@ -27,7 +27,7 @@ def variables():
     return Bayesian(Net()).init(KEY, X)
 
 
-def test_it_holds_twin_trees_of_the_modules_own_parameters(variables):
+def test_it_holds_a_mean_and_a_log_var_for_the_modules_parameters(variables):
     plain = Net().init(KEY, X)
     assert set(variables["params"]) == {"mean", "log_var"}
     jax.tree.map(np.testing.assert_array_equal, variables["params"]["mean"], plain["params"])
@@ -76,7 +76,7 @@ def test_where_leaves_the_rest_deterministic():
     assert variables["params"]["log_var"]["BatchNorm_0"] == {"scale": None, "bias": None}
 
 
-def test_without_a_stream_the_error_says_what_to_pass(variables):
+def test_a_missing_stream_is_an_error_with_a_remedy(variables):
     with pytest.raises(ValueError, match=r'rngs={"weights": key}; for the mean pass use_mean=True'):
         Bayesian(Net()).apply(variables, X)
 

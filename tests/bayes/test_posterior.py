@@ -1,4 +1,4 @@
-"""Posterior: golden KL numbers, the statistics of its draws, and the errors that name a path."""
+"""Posterior: reference values of the KL, statistics of draws, and errors that name a path."""
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def test_kl_of_many_weights_is_summed_without_losing_digits():
     np.testing.assert_allclose(got, exact, rtol=2e-7)
 
 
-def test_kl_takes_scalars_and_trees_alike():
+def test_kl_accepts_scalars_and_trees():
     q = posterior.init({"a": jnp.arange(3.0), "b": {"c": jnp.ones((2, 2))}}, log_var=-1.0)
     mean, log_var = (jax.tree.map(lambda x, v=v: jnp.full(x.shape, v), q.mean) for v in (0.5, -2.0))
     np.testing.assert_allclose(posterior.kl(q, 0.5, -2.0), posterior.kl(q, mean, log_var), rtol=1e-6)
@@ -98,7 +98,7 @@ def test_legacy_and_typed_keys_both_work():
     np.testing.assert_array_equal(typed["w"], legacy["w"])
 
 
-def test_point_estimates_are_left_alone():
+def test_point_estimates_are_not_sampled():
     params = {"w": jnp.ones(3), "frozen": jnp.arange(3.0), "count": jnp.arange(3)}
     q = posterior.init(params, where="^w$", log_var=0.0)
     drawn = posterior.sample(jax.random.key(0), q)
@@ -139,7 +139,7 @@ def test_init_takes_a_tree_of_log_variances():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_log_variance_that_is_not_finite_is_refused_by_path(bad):
+def test_a_log_variance_that_is_not_finite_is_an_error_with_its_path(bad):
     params = {"layer": {"kernel": jnp.ones(2)}}
     with pytest.raises(ValueError, match=r"log_var at 'layer/kernel' is not finite"):
         posterior.init(params, log_var=bad)
@@ -149,7 +149,7 @@ def test_a_log_variance_that_is_not_finite_is_refused_by_path(bad):
             use(q)
 
 
-def test_mismatched_trees_are_refused_by_path():
+def test_mismatched_trees_are_an_error_with_the_path():
     q = Posterior({"a": jnp.ones(2), "b": jnp.ones(2)}, {"a": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"log_var does not have the structure .* 'b' is in only one"):
         posterior.kl(q)
@@ -182,7 +182,7 @@ def test_sampling_is_traced_once_for_all_keys():
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
 def test_noise_depends_on_the_path_alone_for_every_generator(implementation):
-    alone = posterior.init({"b": jnp.zeros(4)}, log_var=0.0)
-    among = posterior.init({"a": jnp.zeros(4), "b": jnp.zeros(4)}, log_var=0.0)
+    small = posterior.init({"b": jnp.zeros(4)}, log_var=0.0)
+    large = posterior.init({"a": jnp.zeros(4), "b": jnp.zeros(4)}, log_var=0.0)
     key = jax.random.key(0, impl=implementation)
-    np.testing.assert_array_equal(posterior.sample(key, alone)["b"], posterior.sample(key, among)["b"])
+    np.testing.assert_array_equal(posterior.sample(key, small)["b"], posterior.sample(key, large)["b"])

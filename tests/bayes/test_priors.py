@@ -17,7 +17,7 @@ TEACHER = {"encoder": {"w": jnp.array([0.5, 0.5])}, "projector": {"w": jnp.array
 TEACHER_PRIORS = [priors.teacher_mean, priors.teacher_moments]
 
 
-def test_ema_variance_golden_numbers():
+def test_ema_variance_reference_values():
     m = v = jnp.zeros(())
     means, variances = [], []
     for x in (1.0, 2.0, 4.0):
@@ -29,15 +29,15 @@ def test_ema_variance_golden_numbers():
     np.testing.assert_allclose(variances, [0.09, 0.4059, 1.604079], rtol=1e-6)
 
 
-def test_ema_variance_stays_positive_and_right_where_the_literal_formula_fails():
-    jitter = np.random.default_rng(0).normal(1.0, 1e-5, 2000)
+def test_ema_variance_is_accurate_where_the_difference_of_moments_cancels():
+    samples = np.random.default_rng(0).normal(1.0, 1e-5, 2000)
     m, v = jnp.float32(1.0), jnp.float32(0.0)
-    first, second, literal = jnp.float32(1.0), jnp.float32(1.0), []
-    for x in jitter.astype(np.float32):
+    first, second, differences = jnp.float32(1.0), jnp.float32(1.0), []
+    for x in samples.astype(np.float32):
         v, m = ema_variance(v, m, x, 0.99), ema(m, x, 0.99)
         first, second = ema(first, x, 0.99), ema(second, x * x, 0.99)
-        literal.append(float(second - first**2))
-    assert np.mean(np.array(literal) <= 0.0) > 0.3
+        differences.append(float(second - first**2))
+    assert np.mean(np.array(differences) <= 0.0) > 0.3
     np.testing.assert_allclose(v, 1e-10, rtol=0.5)
 
 
@@ -47,7 +47,7 @@ def test_ema_at_its_ends_is_exact(tau, expected):
     np.testing.assert_array_equal(ema(old, new, tau), {"old": old, "new": new}[expected])
 
 
-def test_standard_prior_is_the_unit_gaussian_and_needs_no_state():
+def test_the_standard_prior_is_the_unit_gaussian_without_state():
     prior = priors.standard()
     q = posterior.init(MEAN)
     state = prior.init(q, TEACHER)
@@ -57,7 +57,7 @@ def test_standard_prior_is_the_unit_gaussian_and_needs_no_state():
 
 
 @pytest.mark.parametrize("make", TEACHER_PRIORS)
-def test_the_predictor_has_a_prior_only_average(make):
+def test_the_prior_averages_the_predictor_itself(make):
     prior = make()
     state = prior.init(posterior.init(MEAN), TEACHER)
     assert set(state.mean) == {"predictor"}
@@ -67,13 +67,13 @@ def test_the_predictor_has_a_prior_only_average(make):
 
 
 @pytest.mark.parametrize("make", TEACHER_PRIORS)
-def test_the_centre_is_the_teacher_where_there_is_one(make):
+def test_the_prior_mean_is_the_teacher_where_it_has_the_part(make):
     prior = make()
     state = prior.init(posterior.init(MEAN), TEACHER)
-    centre, _ = prior.moments(state, TEACHER)
-    assert centre["encoder"]["w"] is not MEAN["encoder"]["w"]
-    np.testing.assert_array_equal(centre["encoder"]["w"], TEACHER["encoder"]["w"])
-    np.testing.assert_array_equal(centre["predictor"]["w"], MEAN["predictor"]["w"])
+    mean, _ = prior.moments(state, TEACHER)
+    assert mean["encoder"]["w"] is not MEAN["encoder"]["w"]
+    np.testing.assert_array_equal(mean["encoder"]["w"], TEACHER["encoder"]["w"])
+    np.testing.assert_array_equal(mean["predictor"]["w"], MEAN["predictor"]["w"])
 
 
 @pytest.mark.parametrize("make", TEACHER_PRIORS)
@@ -102,7 +102,7 @@ def test_teacher_moments_follow_the_recursion():
     np.testing.assert_allclose(state.variance["predictor"]["w"], 0.9 * np.exp(-10.0), rtol=1e-6)
 
 
-def test_the_floor_bounds_the_prior_variance_but_not_its_memory():
+def test_the_floor_bounds_the_prior_variance_but_not_its_moving_average():
     prior = priors.teacher_moments(floor=1e-3)
     state = prior.init(posterior.init(MEAN), TEACHER)
     _, log_var = prior.moments(state, TEACHER)

@@ -32,7 +32,7 @@ trees = st.recursive(
 log_vars = st.floats(-12.0, 2.0)
 
 
-def same_form(tree, like) -> bool:
+def same_structure(tree, like) -> bool:
     return jax.tree.structure(tree) == jax.tree.structure(like) and all(
         a.shape == b.shape and a.dtype == b.dtype
         for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(like), strict=True)
@@ -43,10 +43,10 @@ def same_form(tree, like) -> bool:
 @given(trees, log_vars, st.integers(0, 2**31 - 1))
 def test_structure_shape_and_dtype_are_kept(params, log_var, seed):
     q = posterior.init(params, log_var=log_var)
-    assert same_form(q.mean, params)
-    assert same_form(q.log_var, params)
-    assert same_form(posterior.sample(jax.random.key(seed), q), params)
-    assert same_form(posterior.snr(q), params)
+    assert same_structure(q.mean, params)
+    assert same_structure(q.log_var, params)
+    assert same_structure(posterior.sample(jax.random.key(seed), q), params)
+    assert same_structure(posterior.snr(q), params)
     assert posterior.size(q) == sum(leaf.size for leaf in jax.tree.leaves(params))
     kl = posterior.kl(q)
     assert kl.shape == ()
@@ -61,8 +61,8 @@ def test_kl_is_zero_at_the_prior_and_positive_elsewhere(params, log_var, prior_l
     assert posterior.kl(q, q.mean, q.log_var) == 0.0
     kl = posterior.kl(q, jax.tree.map(lambda x: x + shift, params), prior_log_var)
     assert kl >= 0.0
-    apart = abs(shift) > 1e-2 or abs(log_var - prior_log_var) > 1e-2
-    if apart and posterior.size(q):
+    differs = abs(shift) > 1e-2 or abs(log_var - prior_log_var) > 1e-2
+    if differs and posterior.size(q):
         assert kl > 0.0
 
 

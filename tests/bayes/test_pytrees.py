@@ -52,7 +52,7 @@ def test_posterior_on_any_pytree(case):
     assert len(jax.tree.leaves(posterior.snr(q))) == len(floats)
 
 
-def test_paths_do_not_show_the_container():
+def test_paths_do_not_depend_on_the_container():
     state, _ = nnx_case()
     q = posterior.init(state, where="^kernel$")
     assert posterior.size(q) == 12

@@ -1,4 +1,4 @@
-"""Which parameters a `where` selects."""
+"""Selection of Bayesian parameters by `where`."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def test_regular_expressions_search_the_path():
     assert selected("mlp/.*kernel$") == {"blocks_0/mlp/up/kernel"}
 
 
-def test_callables_see_path_and_leaf():
+def test_callables_receive_path_and_leaf():
     params = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
     assert selected(lambda path, leaf: path == "a" and leaf.ndim == 2, params) == {"a"}
 
@@ -45,7 +45,7 @@ def test_only_floating_point_arrays_can_be_selected():
     assert selected("all", params) == {"w"}
 
 
-def test_matching_nothing_is_an_error_that_shows_what_there_is():
+def test_matching_nothing_is_an_error_that_lists_paths():
     with pytest.raises(
         ValueError, match=r"where='decoder' matches none of the 10 parameters: BatchNorm_0/bias, .*\.\.\."
     ):
@@ -54,7 +54,7 @@ def test_matching_nothing_is_an_error_that_shows_what_there_is():
         select({"n": jnp.arange(3)}, "all")
 
 
-def test_a_broken_regular_expression_is_named():
+def test_an_invalid_regular_expression_is_an_error():
     with pytest.raises(ValueError, match=r"where='\(' is neither one of .* nor a regular expression"):
         select(PARAMS, "(")
 
@@ -69,5 +69,5 @@ def test_a_broken_regular_expression_is_named():
         ("encoder/class_token", False),
     ],
 )
-def test_kernels_are_told_by_name(path, expected):
+def test_kernels_are_recognised_by_name(path, expected):
     assert is_kernel(path) is expected

@@ -15,7 +15,7 @@ def test_mean_and_max_of_sigma_and_snr():
     np.testing.assert_allclose(layers["w"], [2.5, 3.0, 1.5, 2.0], rtol=1e-6)
 
 
-def test_scanned_layers_are_told_apart():
+def test_scanned_layers_have_a_path_each():
     mean = {"encoder": {"blocks": {"kernel": jnp.array([[1.0, 1.0], [2.0, 4.0]])}}}
     log_var = {"encoder": {"blocks": {"kernel": jnp.zeros((2, 2))}}}
     layers = layer_statistics(Posterior(mean, log_var))

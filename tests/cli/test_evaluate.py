@@ -1,4 +1,4 @@
-"""The evaluation as a user runs it, on tiny runs: every part, resumed, compared, and what it refuses."""
+"""`byov evaluate` on tiny runs: every part, resumed, compared, and wrong inputs."""
 
 import json
 import shutil
@@ -10,10 +10,11 @@ import pytest
 from byov_jax import Batch
 from byov_jax.checkpoints import checkpointer
 from byov_jax.cli import evaluate
-from byov_jax.data.registry import ARRAYS
+from byov_jax.data.sources.npz import ARRAYS
 from byov_jax.evaluation.suite import PARTS
 from byov_jax.images import shifts
 from byov_jax.training import build, run_directory
+from byov_jax.training.config import Config
 
 CLASSES = 3
 FAST = ("--draws=3", "--shift_draws=2", "--shift_images=12", "--std_draws=3")
@@ -21,7 +22,7 @@ FAST = ("--draws=3", "--shift_draws=2", "--shift_images=12", "--std_draws=3")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Three runs that were saved before they were trained, and their data."""
+    """Three runs with their initial states, and their data."""
     root = tmp_path_factory.mktemp("runs")
     write_data(root / "data.npz")
     for method in ("byov", "byol", "supervised_bbb"):
@@ -42,7 +43,7 @@ def write_data(file):
 
 
 def write_run(run, method, data):
-    config = build.complete(
+    config = Config.parse(
         {
             "method": method,
             "steps": 5,
@@ -147,9 +148,9 @@ def test_only_what_is_missing_is_measured_again(evaluated, capsys):
     # Options of other parts may differ.
     assert run(f"--run={evaluated}", *FAST, "--draws=7", "--only=convergence,ood,layers") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[1] for line in lines if line.endswith("already")] == [
-        "ood is there already",
-        "layers is there already",
+    assert [line.split(": ")[1] for line in lines if line.endswith("before")] == [
+        "ood was measured before",
+        "layers was measured before",
     ]
     for part, numbers in read(evaluated)["parts"].items():
         assert numbers == before["parts"][part]
@@ -169,7 +170,7 @@ def test_a_copy_gives_the_same_numbers_and_another_seed_does_not(evaluated, tmp_
 
 
 @pytest.mark.slow
-def test_a_deterministic_run_says_what_it_cannot_have(folder, evaluated):
+def test_a_deterministic_run_gives_reasons_for_missing_numbers(folder, evaluated):
     assert (
         run(f"--run={folder / 'byol'}", *FAST, "--only=calibration,convergence,latent,layers,alignment") == 0
     )
@@ -224,12 +225,12 @@ def test_a_wrong_option_is_one_clear_line(folder, capsys, arguments, message):
     ("option", "message"),
     [
         ("--data=nowhere", "neither 'fashion_mnist'"),
-        ("--data=fashion_mnist", "10 classes; the supervised run knows 3"),
+        ("--data=fashion_mnist", "10 classes; the model has 3"),
         ("--supervised={folder}/byol", "is not a supervised_bbb run"),
         ("--baseline={folder}/none", "is not a directory"),
     ],
 )
-def test_wrong_company_is_one_clear_line(folder, capsys, option, message):
+def test_other_data_and_runs_that_do_not_fit_are_one_clear_line(folder, capsys, option, message):
     assert run(f"--run={folder / 'supervised_bbb'}", option.format(folder=folder)) == 2
     (line,) = lines_of(capsys)
     assert message in line

@@ -1,6 +1,5 @@
-"""byov_jax.cli.imagenet: its variants, and how its processes find each other."""
+"""`byov imagenet`: its variants, and a run on images that are decoded while training."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -8,27 +7,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.cli import command, config_flags, evaluate, grid, imagenet, report
-from byov_jax.distributed import cluster
+from byov_jax.cli import evaluate, flags, grid, imagenet, report
 from byov_jax.recipes import imagenet as configs
 from byov_jax.training import build
-from byov_jax.training import config as validate
 
 FILE = Path(__file__).parents[2] / "experiments" / "configs" / "imagenet.py"
 
 
 def test_the_default_is_byov_on_vit_b16():
-    config = config_flags.load_config(f"{FILE}:vit_b16")
-    assert config == config_flags.load_config(str(FILE))
-    assert (config["method"], config["prior"], config["where"]) == ("byov", "standard", "all")
-    assert (config["beta_start"], config["beta_end"]) == (0.0, 0.3)
-    assert config["encoder"]["size"] == "B/16"
-    assert (config["batch_size"], config["steps"]) == (4096, 93_835)  # 300 epochs of 312.785 steps
-    assert config["optimizer"]["learning_rate"] == pytest.approx(2.4e-3)
-    assert config["optimizer"]["warmup"] == 12_511
-    assert config["optimizer"]["weight_decay"] == 0.0
-    assert config["tau"] == pytest.approx(0.99)
-    validate.check(config, devices=256)
+    config = flags.load_config(f"{FILE}:vit_b16")
+    assert config == flags.load_config(str(FILE))
+    assert (config.method, config.prior, config.where) == ("byov", "standard", "all")
+    assert (config.beta_start, config.beta_end) == (0.0, 0.3)
+    assert config.encoder.size == "B/16"
+    assert (config.batch_size, config.steps) == (4096, 93_835)  # 300 epochs of 312.785 steps
+    assert config.optimizer.learning_rate == pytest.approx(2.4e-3)
+    assert config.optimizer.warmup == 12_511
+    assert config.optimizer.weight_decay == 0.0
+    assert config.tau == pytest.approx(0.99)
+    config.check_data(devices=256)
 
 
 @pytest.mark.parametrize(
@@ -36,22 +33,22 @@ def test_the_default_is_byov_on_vit_b16():
     [(100, 0.45, 1e-6, 0.99), (300, 0.3, 1e-6, 0.99), (1000, 0.2, 1.5e-6, 0.996)],
 )
 def test_the_published_presets_of_byol(epochs, rate, decay, tau):
-    config = config_flags.load_config(f"{FILE}:resnet50-byol-{epochs}")
-    optimizer = config["optimizer"]
-    assert optimizer["name"] == "lars"
-    assert optimizer["learning_rate"] == pytest.approx(16 * rate)
-    assert (optimizer["weight_decay"], config["tau"]) == (decay, pytest.approx(tau))
-    assert optimizer["warmup"] == 3128
-    assert config["steps"] == round(epochs * 1_281_167 / 4096)
-    validate.check(config, devices=64)
+    config = flags.load_config(f"{FILE}:resnet50-byol-{epochs}")
+    optimizer = config.optimizer
+    assert optimizer.name == "lars"
+    assert optimizer.learning_rate == pytest.approx(16 * rate)
+    assert (optimizer.weight_decay, config.tau) == (decay, pytest.approx(tau))
+    assert optimizer.warmup == 3128
+    assert config.steps == round(epochs * 1_281_167 / 4096)
+    config.check_data(devices=64)
 
 
 def test_a_smaller_batch_sees_the_same_images_with_scaled_rates():
-    config = config_flags.load_config(f"{FILE}:vit_s16-byol-100-batch256")
-    assert config["steps"] == round(100 * 1_281_167 / 256)
-    assert config["optimizer"]["learning_rate"] == pytest.approx(1.5e-4)
-    assert config["optimizer"]["weight_decay"] == 0.1
-    assert config["tau"] == pytest.approx(0.99937205)
+    config = flags.load_config(f"{FILE}:vit_s16-byol-100-batch256")
+    assert config.steps == round(100 * 1_281_167 / 256)
+    assert config.optimizer.learning_rate == pytest.approx(1.5e-4)
+    assert config.optimizer.weight_decay == 0.1
+    assert config.tau == pytest.approx(0.99937205)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +70,7 @@ def test_a_variant_that_does_not_exist(variant, message, capsys, tmp_path):
 
 def test_every_network_is_what_its_name_says():
     for name, width in (("vit_b16", 768), ("vit_s16", 384), ("vit_ti16", 192)):
-        network = build.network(config_flags.load_config(f"{FILE}:{name}"))
+        network = build.network(flags.load_config(f"{FILE}:{name}"))
         assert (network.encoder.width, network.encoder.patch, network.encoder.depth) == (width, 16, 12)
         assert network.encoder.dtype == network.projector.dtype == "bfloat16"
 
@@ -84,62 +81,10 @@ def test_the_paper_s_grids_have_a_baseline_of_the_same_network():
         chosen = grid.Axes(axes["prior"].split(","), grid.betas(axes["beta"]), axes["where"].split(","))
         points = grid.points(f"{FILE}:vit_s16-100", [], chosen, baseline=True)
         assert len(points) == runs
-        assert {point.config["encoder"]["size"] for point in points} == {"S/16"}
-        assert [point.config["method"] for point in points].count("byol") == 1
-        assert {point.config["steps"] for point in points} == {31_278}
+        assert {point.config.encoder.size for point in points} == {"S/16"}
+        assert [point.config.method for point in points].count("byol") == 1
+        assert {point.config.steps for point in points} == {31_278}
     assert configs.baseline("resnet50-byov-no_conv-1000") == "resnet50-byol-1000-batch4096"
-
-
-@pytest.mark.parametrize(
-    ("environment", "name"),
-    [
-        ({}, None),
-        ({"SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"}, None),
-        ({"SLURM_NTASKS": "8"}, None),  # a shell of salloc, not a task of srun
-        ({"SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}, "Slurm"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI"),
-        ({"TPU_WORKER_HOSTNAMES": "a"}, None),
-        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "a TPU pod"),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, "Kubernetes"),
-    ],
-)
-def test_a_cluster_is_found_by_its_environment(environment, name, monkeypatch):
-    joined = []
-    monkeypatch.setattr(cluster.os, "environ", environment)
-    monkeypatch.setattr(cluster.jax.distributed, "initialize", lambda **given: joined.append(given))
-    assert cluster.detect() == name
-    for distributed, expected in (("auto", name is not None), ("on", True), ("off", False)):
-        joined.clear()
-        cluster.initialize(arguments(f"--distributed={distributed}"))
-        assert bool(joined) == expected
-
-
-def arguments(*argv):
-    parser = argparse.ArgumentParser()
-    cluster.add_arguments(parser)
-    return parser.parse_args(argv)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--coordinator=localhost:1"], "go together: give all three"),
-        (["--coordinator=localhost:1", "--processes=2", "--process=2"], "--process=2 must be from 0 to 1"),
-    ],
-)
-def test_processes_by_hand_must_be_complete(flags, message, capsys, tmp_path):
-    argv = [f"--config={FILE}", f"--workdir={tmp_path / 'run'}", *flags]
-    assert imagenet.main(argv) == command.EXIT_BAD_INPUT
-    assert message in capsys.readouterr().err
-
-
-def test_a_cluster_that_cannot_be_joined(monkeypatch):
-    def initialize(**given):
-        raise ValueError("coordinator_address should be defined")
-
-    monkeypatch.setattr(cluster.jax.distributed, "initialize", initialize)
-    with pytest.raises(cluster.RunError, match="give --coordinator=HOST:PORT"):
-        cluster.initialize(arguments("--distributed=on"))
 
 
 def test_what_is_streamed_can_be_measured(tmp_path, one_device, capsys):

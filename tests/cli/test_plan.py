@@ -1,4 +1,4 @@
-"""byov_jax.cli.plan as a user meets it: for this machine, for a TPU slice, and with wrong inputs."""
+"""`byov plan` as a user meets it: for this machine, for a TPU slice, and with wrong inputs."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ def get_config(variant="byov"):
         "batch_size": 16,
         "data": {"source": "nowhere", "size": 640, "image": (16, 16, 3), "classes": 3, "loader": "stream"},
         "encoder": {"name": "vit", "patch": 8, "width": 16, "depth": 2, "heads": 2, "scan": True}
-        | {"pool": "mean", "positions": "sincos", "mlp_width": 16},  # few shapes: each has noise to compile
+        | {"pool": "mean", "positions": "sincos", "mlp_width": 16},  # few shapes: noise compiles per shape
         "projector": {"widths": (16, 16)},
         "predictor": {"widths": (16, 16)},
         "views": {"name": "small_color", "size": 16, "jitter": 0.0, "grayscale": 0.0, "solarize": 0.0},
@@ -32,8 +32,8 @@ def get_config(variant="byov"):
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """Given back afterwards: planning for a TPU changes it."""
-    for key in (*machine.ENVIRONMENT, "XLA_FLAGS"):
+    """Restore the environment, which planning for a TPU changes."""
+    for key in (*machine.LIBTPU_ENVIRONMENT, "XLA_FLAGS"):
         before = os.environ.get(key)
         monkeypatch.setenv(key, before or "")
         if before is None:
@@ -42,7 +42,7 @@ def environment(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A config whose data need not be there."""
+    """A config whose data need not exist."""
     file = tmp_path_factory.mktemp("tiny") / "config.py"
     file.write_text(TINY)
     return f"--config={file}"
@@ -81,22 +81,22 @@ def test_a_plan_for_this_machine(tiny, tmp_path, capsys, one_device):
     assert recomputing["cost"]["flops"] > byov["cost"]["flops"]
 
 
-def test_what_does_not_fit_ends_with_the_change_that_does(tiny, tmp_path, capsys, one_device, monkeypatch):
+def test_a_step_that_does_not_fit_prints_a_remedy(tiny, tmp_path, capsys, one_device, monkeypatch):
     measured = machine.local("float32")
     real = plan.steps.compile_step
     step = None
 
-    def compile_step(config, where):
-        """As if every micro-batch of more than 4 images were too large."""
+    def compile_step(config, target):
+        """Report that micro-batches of more than 4 images do not fit."""
         nonlocal step
-        step = step or real(config, where)
-        return step._replace(allocated=2**50 if config["batch_size"] // config["accumulate"] > 4 else 1)
+        step = step or real(config, target)
+        return step._replace(allocated=2**50 if config.batch_size // config.accumulate > 4 else 1)
 
     monkeypatch.setattr(plan.steps, "compile_step", compile_step)
     monkeypatch.setattr(plan.machine, "local", lambda dtype: measured)
     file = tmp_path / "plan.json"
     assert plan.main([f"{tiny}:byol", f"--json={file}", "--config.encoder.remat=True"]) == 1
-    assert "it does not fit; with this it does: --config.accumulate=4" in capsys.readouterr().out
+    assert "it does not fit; with this change it does: --config.accumulate=4" in capsys.readouterr().out
     found = json.loads(file.read_text())
     assert not found["steps"][0]["fits"]
     assert found["remedy"]["change"] == "--config.accumulate=4"
@@ -123,7 +123,7 @@ def test_a_wrong_command_is_one_clear_line(arguments, message, tiny, capsys):
     assert shown.out == ""
 
 
-def test_comparisons_there_are(tiny, capsys):
+def test_unknown_comparisons_are_an_error(tiny, capsys):
     with pytest.raises(SystemExit) as stopped:
         plan.main([tiny, "--compare=batch,colour"])
     assert stopped.value.code == 2
@@ -146,7 +146,7 @@ def test_help_names_every_flag(capsys):
 )
 def test_a_plan_for_a_tpu_slice(tiny, tmp_path):
     file = tmp_path / "plan.json"
-    command = [sys.executable, "-m", "byov_jax.cli.plan", tiny, "--topology=v5e:2x2", f"--json={file}"]
+    command = [sys.executable, "-m", "experiments.plan", tiny, "--topology=v5e:2x2", f"--json={file}"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     assert "v5e:2x2: 4 devices on 1 host, v5e" in result.stdout

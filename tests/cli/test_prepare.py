@@ -40,14 +40,17 @@ def test_it_says_what_it_wrote_and_how_to_check_it(folder, tmp_path, capsys):
     assert prepare.main([f"--source={folder}", f"--out={tmp_path / 'out'}", "--shard_size=5"]) == 0
     assert capsys.readouterr().out == (
         f"{tmp_path / 'out'}: 12 train and 5 test images in 4 files; "
-        f"python -m byov_jax.cli.prepare --check={tmp_path / 'out'}\n"
+        f"byov prepare --check={tmp_path / 'out'}\n"
     )
 
 
 def test_tar_files_are_prepared_as_well(prepared, tmp_path):
     tars = photos.write_tars(tmp_path / "tars")
     assert prepare.main([f"--source={tars}", f"--out={tmp_path / 'other'}"]) == 0
-    one, other = registry.open(str(prepared)).train, registry.open(str(tmp_path / "other")).train
+    one, other = (
+        registry.open_dataset(str(prepared)).train,
+        registry.open_dataset(str(tmp_path / "other")).train,
+    )
     assert [one[i] for i in range(12)] == [other[i] for i in range(12)]
 
 
@@ -123,12 +126,11 @@ def test_many_problems_are_counted(tmp_path, capsys):
     assert output.out.endswith("30 problems\n")
 
 
-def test_processes_find_what_one_finds(folder, monkeypatch):
+def test_threads_find_what_one_finds(folder):
     (folder / "train/n01440764/n01440764_1.JPEG").write_bytes(b"no image")
-    data = registry.open(str(folder)).train
-    alone = list(verify.images(data, 3, processes=1))
-    monkeypatch.setattr(verify, "_WORTH_A_PROCESS", 1)
-    together = list(verify.images(data, 3, processes=2))
+    data = registry.open_dataset(str(folder)).train
+    alone = list(verify.check_images(data, 3, threads=1))
+    together = list(verify.check_images(data, 3, threads=2))
     assert [part.problems for part in together] == [part.problems for part in alone]
     np.testing.assert_array_equal(together[0].label, alone[0].label)
     assert together[0].label.tolist() == [0, -2, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2]
@@ -158,7 +160,7 @@ def test_wrong_places_are_refused_and_nothing_is_written(folder, prepared, tmp_p
     assert error_of(capsys, "--source=fashion_mnist", f"--out={out}").endswith("there is nothing to prepare")
     assert error_of(capsys, f"--source={folder}", f"--out={folder}").startswith(f"{folder} is not empty")
     assert error_of(capsys, f"--source={folder}", f"--out={prepared}") == (
-        f"{prepared} was begun with another shard_size: delete it, or write to another folder"
+        f"{prepared} was begun with a different shard_size: delete it, or write to another folder"
     )
     assert not out.exists()
 
@@ -170,7 +172,7 @@ def test_killed_in_the_middle_it_goes_on(tmp_path):
         (tmp_path / "photos").mkdir(exist_ok=True)
         (tmp_path / "photos" / f"{i}.jpg").write_bytes(photo)
     arguments = [f"--source={tmp_path / 'photos'}", f"--out={tmp_path / 'out'}", "--shard_size=20"]
-    process = subprocess.Popen([sys.executable, "-m", "byov_jax.cli.prepare", *arguments], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "experiments.prepare", *arguments], cwd=ROOT)
     while len(list(tmp_path.glob("out/*.array_record.json"))) < 3 and process.poll() is None:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)

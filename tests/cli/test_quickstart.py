@@ -1,4 +1,4 @@
-"""The quickstart from beginning to end, on a tiny recipe: it trains, measures, prints and draws."""
+"""`byov quickstart` on a tiny recipe: trains, evaluates, prints a table, and draws the report."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def tiny(data, monkeypatch):
 
     supervised = {"train": 1.0, "calibration": 1.0}
     parts = supervised | {"probe": 1.0}
-    monkeypatch.setattr(quickstart.recipes, "get_config", get_config)
+    monkeypatch.setattr(quickstart.recipe, "get_config", get_config)
     monkeypatch.setattr(
         quickstart,
         "SECONDS",
@@ -63,8 +63,8 @@ def tiny(data, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_tells_the_whole_story_and_goes_on_where_it_stopped(tiny, tmp_path, capsys):
-    workdir = tmp_path / "story"
+def test_it_trains_evaluates_reports_and_resumes(tiny, tmp_path, capsys):
+    workdir = tmp_path / "quickstart"
     assert quickstart.main([f"--workdir={workdir}"]) == 0
     shown = capsys.readouterr().out
     table = dict(re.findall(r"^(\S.*?)  +(\d+\.\d%.*)$", shown, re.M))
@@ -93,7 +93,7 @@ def test_it_tells_the_whole_story_and_goes_on_where_it_stopped(tiny, tmp_path, c
 
     assert quickstart.main([f"--workdir={workdir}"]) == 0
     again = capsys.readouterr().out
-    assert "byov has 4 of 4 steps already" in again
+    assert "byov: resuming after step 4 of 4" in again
     tables = (text[text.index("40 test images") :].splitlines()[:8] for text in (shown, again))
     assert next(tables) == next(tables)
 

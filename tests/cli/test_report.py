@@ -35,7 +35,7 @@ def test_help_teaches(capsys):
         report.main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for word in ("RUN [RUN ...]", "--baseline", "byov_jax.cli.evaluate", "report_figures/"):
+    for word in ("RUN [RUN ...]", "--baseline", "byov evaluate", "report_figures/"):
         assert word in text
 
 

@@ -1,4 +1,4 @@
-"""A sweep as a user runs it: trained, evaluated and summed up; it goes on, and survives what fails."""
+"""`byov sweep`: trained, evaluated and summarized; resumed after an interruption, and after failures."""
 
 import csv
 import json
@@ -13,9 +13,11 @@ from scipy import stats
 
 from byov_jax.checkpoints import checkpointer, store
 from byov_jax.cli import command, grid, sweep
+from byov_jax.evaluation.suite import evaluator
 from byov_jax.methods.objectives import Batch
-from byov_jax.report import groups
+from byov_jax.report import aggregate
 from byov_jax.training import build, loop, run_directory
+from byov_jax.training.trainer import TrainResult
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -85,8 +87,8 @@ def pretend_trained(job):
     """A run whose last checkpoint is its first state, with the traceback of an earlier attempt."""
     run_directory.create(job.folder, job.config)
     method = build.method(job.config, build.network(job.config))
-    state = method.init(loop.keys(job.config["seed"]).init, Batch(job.data.train.image, job.data.train.label))
-    steps = job.config["steps"]
+    state = method.init(loop.keys(job.config.seed).init, Batch(job.data.train.image, job.data.train.label))
+    steps = job.config.steps
     checkpointer.save(job.folder / run_directory.CHECKPOINTS, steps, state._replace(step=jnp.asarray(steps)))
     (job.folder / sweep.ERROR).write_text("Traceback: out of memory")
 
@@ -107,7 +109,7 @@ def test_the_summary_is_the_mean_over_seeds_with_its_interval(swept):
     assert set(rows) == {"mean weights", "draws", "teacher"}
     for mode, name in (("mean", "mean weights"), ("mc", "draws"), ("teacher", "teacher")):
         assert rows[name]["seeds"] == "0 1"
-        for metric in groups.METRICS:
+        for metric in aggregate.METRICS:
             values = [measured(swept, seed, mode, metric) for seed in (0, 1)]
             half = stats.t.ppf(0.975, 1) * np.std(values, ddof=1) / np.sqrt(2)
             assert float(rows[name][metric]) == pytest.approx(np.mean(values))
@@ -119,7 +121,7 @@ def test_the_summary_is_the_mean_over_seeds_with_its_interval(swept):
 
 
 @pytest.mark.slow
-def test_a_failure_leaves_its_traceback_and_the_rest_goes_on(swept, place, capsys):
+def test_a_failure_leaves_its_traceback_and_the_others_continue(swept, place, capsys):
     error = (swept / f"{NAME}2" / sweep.ERROR).read_text()
     assert error.startswith("Traceback")
     assert "holds another run" in error
@@ -134,8 +136,8 @@ def test_a_failure_leaves_its_traceback_and_the_rest_goes_on(swept, place, capsy
 
 @pytest.mark.slow
 def test_what_is_done_is_not_done_again(swept, place, capsys, monkeypatch):
-    monkeypatch.setattr(sweep.runs, "train", None)  # calling it would fail
-    monkeypatch.setattr(sweep.Evaluation, "measure", None)
+    monkeypatch.setattr(sweep.trainer, "train", None)  # calling it would fail
+    monkeypatch.setattr(evaluator.Evaluator, "measure", None)
     files = [swept / f"{NAME}{seed}" / run_directory.EVALUATION for seed in (0, 1)]
     before = [file.stat().st_mtime_ns for file in files]
     assert run(place, "--seed=0,1") == 0
@@ -153,11 +155,11 @@ def test_one_seed_has_no_interval(swept, place, tmp_path):
     assert all("| 1 |" in row and "±" not in row for row in rows)
 
 
-def test_any_exception_is_one_line_and_the_rest_goes_on(place, tmp_path, capsys, monkeypatch):
-    def train(config, data, workdir, listener):
-        raise RuntimeError(f"out of memory\nin seed {config['seed']}")
+def test_any_exception_is_one_line_and_the_others_continue(place, tmp_path, capsys, monkeypatch):
+    def train(config, data, workdir, callbacks):
+        raise RuntimeError(f"out of memory\nin seed {config.seed}")
 
-    monkeypatch.setattr(sweep.runs, "train", train)
+    monkeypatch.setattr(sweep.trainer, "train", train)
     assert run(place, "--seed=0,1", workdir=tmp_path / "sweep") == command.EXIT_FAILED
     lines = capsys.readouterr().err.splitlines()
     for seed, line in zip((0, 1), lines, strict=True):
@@ -168,12 +170,12 @@ def test_any_exception_is_one_line_and_the_rest_goes_on(place, tmp_path, capsys,
 def test_interrupting_stops_the_sweep(place, tmp_path, capsys, monkeypatch):
     trained = []
     monkeypatch.setattr(
-        sweep.runs, "train", lambda *arguments: trained.append(arguments) or (1, signal.SIGINT)
+        sweep.trainer, "train", lambda *arguments: trained.append(arguments) or TrainResult(1, signal.SIGINT)
     )
     assert run(place, "--seed=0,1", workdir=tmp_path / "sweep") == 130
     assert len(trained) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"{NAME}0 saved at step 1 of 2; the same command goes on")
+    assert line.endswith(f"{NAME}0 saved at step 1 of 2; the same command resumes it")
     assert not (tmp_path / "sweep" / "summary.md").exists()
 
 
@@ -239,7 +241,7 @@ def test_names_are_readable_and_apart(place):
     assert names[0] == "byov-standard-beta0to0.3-no_conv-seed0"
     assert names[2].startswith("byov-standard-beta0to0.3-attention_mlp_")
     assert names[-2:] == ["byol-seed0", "byol-seed1"]
-    assert all(point.config["tau"] == 0.9 for point in points)
+    assert all(point.config.tau == 0.9 for point in points)
     last = points[-3].config
-    assert [last[key] for key in grid.AXES] == ["teacher_mean", 0.1, 0.25, "attention|mlp", 1]
-    assert points[-1].config["method"] == "byol"
+    assert [getattr(last, key) for key in grid.AXES] == ["teacher_mean", 0.1, 0.25, "attention|mlp", 1]
+    assert points[-1].config.method == "byol"

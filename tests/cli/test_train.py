@@ -1,4 +1,4 @@
-"""byov_jax.cli.train as a user meets it: wrong inputs, the plan, interruption."""
+"""`byov train`: wrong inputs, --dry_run, interruption."""
 
 import json
 import signal
@@ -39,7 +39,7 @@ def get_config(variant="byov"):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A config file whose network trains in no time."""
+    """A config file of a tiny network."""
     root, rng = tmp_path_factory.mktemp("tiny"), np.random.default_rng(0)
     arrays = {
         f"{split}_image": rng.integers(0, 256, (48, 14, 14, 1), np.uint8) for split in ("train", "test")
@@ -99,7 +99,7 @@ def test_a_batch_that_the_devices_cannot_share_is_one_clear_line(tmp_path, capsy
     ],
 )
 def test_a_bad_folder_is_one_clear_line(file, content, tmp_path, capsys):
-    """Empty, with something that is no image, with images that cannot be read."""
+    """Empty, with a file that is not an image, with images that cannot be read."""
     folder = tmp_path / "images"
     (folder / "train" / "a").mkdir(parents=True)
     if file is not None:
@@ -149,7 +149,7 @@ def test_help_names_every_flag(capsys):
 @pytest.mark.slow
 def test_after_ctrl_c_the_same_command_ends_with_the_same_numbers(tiny, tmp_path):
     def command(workdir):
-        return [sys.executable, "-m", "byov_jax.cli.train", f"--config={tiny}", f"--workdir={workdir}"]
+        return [sys.executable, "-m", "experiments.train", f"--config={tiny}", f"--workdir={workdir}"]
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     subprocess.run(command(whole), cwd=ROOT, check=True, capture_output=True, timeout=300)
@@ -169,7 +169,7 @@ def test_after_ctrl_c_the_same_command_ends_with_the_same_numbers(tiny, tmp_path
     assert process.returncode == 130
     assert f"saved at step {reached} of 400" in shown.decode()
     again = subprocess.run(command(stopped), cwd=ROOT, check=True, capture_output=True, timeout=300)
-    assert f"goes on after step {reached}" in again.stdout.decode()
+    assert f"resuming after step {reached}" in again.stdout.decode()
     assert lines(stopped) == lines(whole)
 
 

@@ -47,7 +47,7 @@ def write_npz(file, **changes):
 def refusal(place, kind=ValueError) -> str:
     """The message of the refusal: one line that names the place."""
     with pytest.raises(kind) as error:
-        registry.load(str(place))
+        registry.load_dataset(str(place))
     message = str(error.value)
     assert str(place) in message
     assert "\n" not in message
@@ -55,7 +55,7 @@ def refusal(place, kind=ValueError) -> str:
 
 
 def test_the_embedded_images_by_name():
-    found, expected = registry.load("fashion_mnist"), fashion_mnist.load()
+    found, expected = registry.load_dataset("fashion_mnist"), fashion_mnist.load()
     assert found.classes == fashion_mnist.CLASSES
     np.testing.assert_array_equal(found.train.image, expected.train.image)
     np.testing.assert_array_equal(found.test.label, expected.test.label)
@@ -63,7 +63,7 @@ def test_the_embedded_images_by_name():
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["gzipped", "plain"])
 def test_a_folder_of_idx_files(tmp_path, zipped):
-    found = registry.load(write_folder(tmp_path / "idx", GRAY, zipped))
+    found = registry.load_dataset(write_folder(tmp_path / "idx", GRAY, zipped))
     np.testing.assert_array_equal(found.train.image[..., 0], GRAY["train-images-idx3-ubyte"])
     np.testing.assert_array_equal(found.train.label, GRAY["train-labels-idx1-ubyte"])
     np.testing.assert_array_equal(found.test.image[..., 0], GRAY["t10k-images-idx3-ubyte"])
@@ -74,7 +74,7 @@ def test_a_folder_of_idx_files(tmp_path, zipped):
 
 
 def test_an_npz_file(tmp_path):
-    found = registry.load(write_npz(tmp_path / "data.npz"))
+    found = registry.load_dataset(write_npz(tmp_path / "data.npz"))
     np.testing.assert_array_equal(found.train.image, COLOR["train_image"])
     np.testing.assert_array_equal(found.train.label, COLOR["train_label"])
     np.testing.assert_array_equal(found.test.image, COLOR["test_image"])
@@ -85,26 +85,26 @@ def test_an_npz_file(tmp_path):
 
 def test_an_npz_file_may_name_its_classes_and_more_than_it_shows(tmp_path):
     names = ("cat", "dog", "élan", "nothing so far")
-    assert registry.load(write_npz(tmp_path / "data.npz", classes=np.array(names))).classes == names
+    assert registry.load_dataset(write_npz(tmp_path / "data.npz", classes=np.array(names))).classes == names
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
 def test_labels_of_any_integer_type(tmp_path, dtype):
     file = write_npz(tmp_path / "data.npz", train_label=COLOR["train_label"].astype(dtype))
-    np.testing.assert_array_equal(registry.load(file).train.label, COLOR["train_label"])
+    np.testing.assert_array_equal(registry.load_dataset(file).train.label, COLOR["train_label"])
 
 
 @pytest.mark.parametrize("name", ["missing", "missing.npz", "fashion_mnits", "notes.txt"])
 def test_a_place_without_data_is_refused(tmp_path, name):
     (tmp_path / "notes.txt").write_text("no data")
     assert refusal(tmp_path / name).endswith(
-        "is neither 'fashion_mnist', nor tfds:NAME, nor a folder or an .npz file that exists"
+        "is neither 'fashion_mnist', nor tfds:NAME, nor an existing folder or .npz file"
     )
 
 
 def test_no_name_at_all_is_refused():
     with pytest.raises(ValueError, match="data '' is neither"):
-        registry.load("")  # not the folder that one happens to be in
+        registry.load_dataset("")  # not the folder that one happens to be in
 
 
 def test_a_folder_of_images(tmp_path):
@@ -112,20 +112,20 @@ def test_a_folder_of_images(tmp_path):
         for name in ("cat", "dog"):
             (tmp_path / split / name).mkdir(parents=True)
             Image.new("L", (4, 5), value).save(tmp_path / split / name / "1.png")
-    found = registry.load(str(tmp_path))
+    found = registry.load_dataset(str(tmp_path))
     assert found.classes == ("cat", "dog")
     assert found.train.image.shape == found.test.image.shape == (2, 5, 4, 1)
     assert set(found.test.image.ravel()) == {20}
-    assert registry.load(str(tmp_path), resize=3).train.image.shape == (2, 3, 3, 1)
+    assert registry.load_dataset(str(tmp_path), resize=3).train.image.shape == (2, 3, 3, 1)
     assert refusal(tmp_path / "train" / "cat").endswith(
-        "has one image and none to hold out: add images, or a folder test/ beside train/"
+        "has one image and none to hold out: add images, or a folder test/ next to train/"
     )
 
 
 def test_a_folder_of_unlabelled_images(tmp_path):
     for i in range(5):
         Image.new("RGB", (4, 5)).save(tmp_path / f"{i}.png")
-    found = registry.load(str(tmp_path))
+    found = registry.load_dataset(str(tmp_path))
     assert found.train.label is None
     assert found.classes == ()
     assert len(found.train.image) + len(found.test.image) == 5
@@ -134,17 +134,17 @@ def test_a_folder_of_unlabelled_images(tmp_path):
 def test_every_source_can_be_resized(tmp_path):
     gray, colour = write_folder(tmp_path / "idx", GRAY), write_npz(tmp_path / "data.npz")
     for place, channels in ((gray, 1), (colour, 3)):
-        before, after = registry.load(place), registry.load(place, resize=8)
+        before, after = registry.load_dataset(place), registry.load_dataset(place, resize=8)
         assert after.train.image.shape == (6, 8, 8, channels)
         assert after.test.image.shape == (3, 8, 8, channels)
         np.testing.assert_array_equal(after.train.label, before.train.label)
         assert after.classes == before.classes
-    assert registry.load("fashion_mnist", resize=14).test.image.shape == (2000, 14, 14, 1)
+    assert registry.load_dataset("fashion_mnist", resize=14).test.image.shape == (2000, 14, 14, 1)
 
 
 def test_a_negative_size_is_refused():
     with pytest.raises(ValueError, match=r"config.data.resize=-1 must be a size in pixels, or 0"):
-        registry.load("fashion_mnist", resize=-1)
+        registry.load_dataset("fashion_mnist", resize=-1)
 
 
 @pytest.mark.parametrize("name", list(GRAY))

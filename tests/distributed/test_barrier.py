@@ -1,4 +1,4 @@
-"""Processes that wait for each other in the background, played by threads."""
+"""Barrier between processes, simulated by threads."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,8 @@ import pytest
 from byov_jax.distributed.barrier import Barrier
 
 
-class Service:
-    """What JAX's coordination service does with keys and values."""
+class Client:
+    """The key-value operations of JAX's coordination service."""
 
     def __init__(self):
         self.values, self._lock = {}, threading.Lock()
@@ -17,73 +17,73 @@ class Service:
     def key_value_set(self, key, value, allow_overwrite=False):
         with self._lock:
             if key in self.values and not allow_overwrite:
-                raise ValueError(f"{key} is there already")
+                raise ValueError(f"{key} exists already")
             self.values[key] = value
 
-    def key_value_dir_get(self, place):
+    def key_value_dir_get(self, prefix):
         with self._lock:
-            return [(key, value) for key, value in self.values.items() if key.startswith(place)]
+            return [(key, value) for key, value in self.values.items() if key.startswith(prefix)]
 
-    def key_value_delete(self, place):
+    def key_value_delete(self, prefix):
         with self._lock:
-            self.values = {key: value for key, value in self.values.items() if not key.startswith(place)}
+            self.values = {key: value for key, value in self.values.items() if not key.startswith(prefix)}
 
 
-def meet(works):
-    """Does each work in a thread with a meeting of its own; returns what became of each."""
-    service = Service()
-    with ThreadPoolExecutor(len(works)) as pool:
+def run(tasks):
+    """Run each task in a thread with its own barrier; return the client, and each result or exception."""
+    client = Client()
+    with ThreadPoolExecutor(len(tasks)) as pool:
         futures = [
-            pool.submit(work, Barrier(service, process, len(works))) for process, work in enumerate(works)
+            pool.submit(task, Barrier(client, process, len(tasks))) for process, task in enumerate(tasks)
         ]
-    return service, [future.exception() or future.result() for future in futures]
+    return client, [future.exception() or future.result() for future in futures]
 
 
-def test_nobody_goes_on_before_all_have_come():
-    begun = []
+def test_wait_returns_once_all_processes_have_arrived():
+    started = []
 
-    def work(meeting):
+    def task(barrier):
         for number in range(5):
-            meeting.begin()
-            begun.append(number)
-            meeting.arrive(key="written", timeout_ms=20_000)
-            assert begun.count(number) == 3
-            meeting.arrive(key="named", timeout_ms=20_000)
+            barrier.start()
+            started.append(number)
+            barrier.wait(key="written", timeout_ms=20_000)
+            assert started.count(number) == 3
+            barrier.wait(key="named", timeout_ms=20_000)
         return "done"
 
-    service, ends = meet([work] * 3)
-    assert ends == ["done"] * 3
-    assert {key.split("/")[2] for key in service.values} == {"4", "5"}  # what is long over is forgotten
+    client, results = run([task] * 3)
+    assert results == ["done"] * 3
+    assert {key.split("/")[2] for key in client.values} == {"4", "5"}  # older rounds are deleted
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_who_has_failed_is_not_waited_for(lost):
-    def work(meeting):
-        meeting.begin()
-        if meeting._process == lost:
-            meeting.leave("No space left on device")
+@pytest.mark.parametrize("failed", [0, 1])
+def test_wait_raises_if_another_process_aborts(failed):
+    def task(barrier):
+        barrier.start()
+        if barrier._process == failed:
+            barrier.abort("No space left on device")
             return
-        with pytest.raises(RuntimeError, match=f"^process {lost}: No space left on device$"):
-            meeting.arrive(key="written", timeout_ms=20_000)
-        meeting.leave("as the other")
+        with pytest.raises(RuntimeError, match=f"^process {failed}: No space left on device$"):
+            barrier.wait(key="written", timeout_ms=20_000)
+        barrier.abort("as the other")
         return
 
-    def work_twice(meeting):
-        work(meeting)
-        meeting.begin()  # and the next time it is forgotten
-        meeting.arrive(key="written", timeout_ms=20_000)
+    def two_rounds(barrier):
+        task(barrier)
+        barrier.start()  # an abort ends one round only
+        barrier.wait(key="written", timeout_ms=20_000)
         return "done"
 
-    assert meet([work_twice] * 2)[1] == ["done"] * 2
+    assert run([two_rounds] * 2)[1] == ["done"] * 2
 
 
-def test_who_is_silent_is_waited_for_as_long_as_was_said():
-    _, ends = meet([lambda meeting: meeting.arrive(key="written", timeout_ms=10), lambda meeting: "asleep"])
-    assert isinstance(ends[0], TimeoutError)
+def test_wait_times_out_if_another_process_is_silent():
+    _, results = run([lambda barrier: barrier.wait(key="written", timeout_ms=10), lambda barrier: "silent"])
+    assert isinstance(results[0], TimeoutError)
 
 
 def test_one_process_never_waits():
-    meeting = Barrier(None, 0, 1)
-    meeting.begin()
-    meeting.arrive(key="written", timeout_ms=1)
-    meeting.leave("nobody listens")
+    barrier = Barrier(None, 0, 1)
+    barrier.start()
+    barrier.wait(key="written", timeout_ms=1)
+    barrier.abort("no effect")

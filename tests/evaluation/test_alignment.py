@@ -239,7 +239,7 @@ def test_wrong_arguments_are_refused():
         alignment.ellipse(alignment.Gaussian(jnp.zeros(2), jnp.eye(2)), 1.0)
     with pytest.raises(ValueError, match=r"points must be \[n, 2\] with n above 0, got \(120,\)"):
         alignment.gaussian_kde(x, np.ones((1, 2)))
-    with pytest.raises(ValueError, match=r"places must be \[n, 2\] with n above 0, got \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"queries must be \[n, 2\] with n above 0, got \(1, 3\)"):
         alignment.gaussian_kde(np.stack([x, y], axis=1), np.ones((1, 3)))
-    with pytest.raises(ValueError, match="places must be finite"):
+    with pytest.raises(ValueError, match="queries must be finite"):
         alignment.gaussian_kde(np.stack([x, y], axis=1), np.full((1, 2), np.nan))

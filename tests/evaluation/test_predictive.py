@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import byov_jax as byov
-from byov_jax.evaluation import memory, predictive
+from byov_jax.evaluation import batch_size, predictive
 
 KEY = jax.random.key(0)
 N, FEATURES, CLASSES, DRAWS = 10, 4, 3, 12
@@ -175,12 +175,12 @@ def test_what_it_refuses(arguments, message):
 def test_the_chunk_follows_the_memory(monkeypatch):
     """Twice the memory, twice the draws at once; the need of one draw is at least its weights and outputs."""
     per_draw = 4 * (FEATURES * CLASSES + CLASSES + N * CLASSES)
-    monkeypatch.setattr(memory, "_budget", lambda: 100 * per_draw)
-    few = memory.fit(classify, Q.mean, X, 1000)
-    monkeypatch.setattr(memory, "_budget", lambda: 200 * per_draw)
-    more = memory.fit(classify, Q.mean, X, 1000)
+    monkeypatch.setattr(batch_size, "_budget", lambda: 100 * per_draw)
+    few = batch_size.choose(classify, Q.mean, X, 1000)
+    monkeypatch.setattr(batch_size, "_budget", lambda: 200 * per_draw)
+    more = batch_size.choose(classify, Q.mean, X, 1000)
     assert few.examples == more.examples == N
     assert 10 < few.draws <= 100
     assert 2 * few.draws <= more.draws <= 2 * few.draws + 1
-    monkeypatch.setattr(memory, "_budget", lambda: 1)
-    assert memory.fit(classify, Q.mean, X, 1000) == (1, 1)
+    monkeypatch.setattr(batch_size, "_budget", lambda: 1)
+    assert batch_size.choose(classify, Q.mean, X, 1000) == (1, 1)

@@ -38,7 +38,7 @@ Q = byov.posterior.init(
 
 
 def test_each_severity_is_predicted_as_if_alone():
-    found = shift.under("gaussian_noise", KEY, Q, apply, IMAGES, draws=3)
+    found = shift.predict_shifted("gaussian_noise", KEY, Q, apply, IMAGES, draws=3)
     assert found.mc.probs.shape == (5, N, CLASSES)
     shift_key, draw_key = jax.random.split(KEY)
     noisy = byov.shifts.apply("gaussian_noise", 4, shift_key, IMAGES)
@@ -49,7 +49,7 @@ def test_each_severity_is_predicted_as_if_alone():
 
 
 def test_a_deterministic_model_is_predicted_once():
-    found = shift.predictions(
+    found = shift.predict(
         KEY, byov.posterior.Posterior(Q.mean, {"encoder": None, "head": None}), apply, IMAGES, 30
     )
     assert found.mc is found.mean
@@ -57,16 +57,16 @@ def test_a_deterministic_model_is_predicted_once():
 
 
 def test_both_modes_are_measured():
-    found = shift.predictions(KEY, Q, apply, IMAGES, 3)
-    measured = shift.measure(found, LABELS, bootstrap.counts(KEY, N, 10))
+    found = shift.predict(KEY, Q, apply, IMAGES, 3)
+    measured = shift.calibration(found, LABELS, bootstrap.counts(KEY, N, 10))
     for mode, prediction in found._asdict().items():
         assert_allclose(measured[mode].report.ece, byov.metrics.ece(prediction.probs, LABELS), atol=1e-6)
         assert_allclose(measured[mode].report.nll, byov.metrics.nll(prediction.probs, LABELS), atol=1e-6)
 
 
 def test_detection_of_what_is_obviously_different():
-    inside = shift.predictions(KEY, Q, apply, IMAGES // 8, 5).mc
-    outside = shift.predictions(KEY, Q, apply, IMAGES, 5).mc
+    inside = shift.predict(KEY, Q, apply, IMAGES // 8, 5).mc
+    outside = shift.predict(KEY, Q, apply, IMAGES, 5).mc
     found = shift.detect(inside, outside)
     assert set(found) == set(shift.SCORES)
     # Brighter images multiply the noise of the weights: every one of them varies more.
@@ -102,4 +102,4 @@ def test_latent_variance_grows_with_noise_in_a_linear_model():
 
 def test_unknown_shifts_are_refused():
     with pytest.raises(ValueError, match="fog"):
-        shift.under("fog", KEY, Q, apply, IMAGES, 3)
+        shift.predict_shifted("fog", KEY, Q, apply, IMAGES, 3)

@@ -1,4 +1,4 @@
-"""The random parts of a view have the distributions of torchvision's crop and of BYOL's table."""
+"""The random transforms of a view have the distributions of torchvision's crop and of BYOL's table."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from byov_jax.images import View, ops
 from byov_jax.images.views import color_jitter, gaussian_blur, random_box, uniform_draws
 
 OFF = View(area=(1.0, 1.0), aspect=(1.0, 1.0), flip=0.0, jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
-P_VALUE = 1e-3  # of tests with fixed seeds: they fail for a wrong distribution, not by chance
+P_VALUE = 1e-3  # seeds are fixed, so tests do not fail by chance
 
 
 def draw(transform, count: int):
@@ -73,7 +73,7 @@ def test_positions_are_uniform():
         (1, 50, (0, 24, 1, 1)),
     ],
 )
-def test_if_no_box_fits_the_largest_central_one_is_taken(height, width, expected):
+def test_without_a_fitting_box_the_largest_central_one_is_used(height, width, expected):
     view = View(area=(1.0, 1.0))
     box = draw(lambda key: random_box(uniform_draws(key), height, width, view), 300)
     np.testing.assert_array_equal(np.stack(box, axis=1), np.broadcast_to(expected, (300, 4)))
@@ -133,10 +133,8 @@ def test_jitter_amounts_are_uniform_in_their_range(name, low, high, measure):
 def test_every_order_of_the_jitter_is_equally_likely(monkeypatch):
     for digit, name in enumerate(("brightness", "contrast", "saturation", "hue"), start=1):
         monkeypatch.setattr(ops, name, lambda x, amount, digit=digit: 10.0 * x + digit)
-    written = draw(lambda key: color_jitter(uniform_draws(key), jnp.zeros((3, 1, 1)), View()), 6000)[
-        :, 0, 0, 0
-    ]
-    orders, counts = np.unique(written, return_counts=True)
+    digits = draw(lambda key: color_jitter(uniform_draws(key), jnp.zeros((3, 1, 1)), View()), 6000)
+    orders, counts = np.unique(digits[:, 0, 0, 0], return_counts=True)
     assert {str(int(order)) for order in orders} == {"".join(p) for p in itertools.permutations("1234")}
     assert stats.chisquare(counts).pvalue > P_VALUE
 

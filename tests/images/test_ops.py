@@ -50,7 +50,7 @@ def test_a_resized_box_is_the_bicubic_resize_of_the_cropped_image(height, width,
 
 
 def bicubic_matrix(start, length, size, out_size):
-    """The same matrix in float64, from coordinates in pixels."""
+    """Reference for `ops.resize_matrix` in float64, from coordinates in pixels."""
     scale = length / out_size
     pixel = np.arange(size) - start
     x = np.abs((np.arange(out_size)[:, None] + 0.5) * scale - 0.5 - pixel) / max(scale, 1.0)
@@ -118,14 +118,14 @@ def test_contrast_scales_around_the_mean_of_each_plane_and_clips():
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 0.8, 1.0, 1.2, 3.0])
-def test_saturation_is_that_of_hsv(factor):
+def test_saturation_equals_dm_pix(factor):
     image = random_planes(3, 20, 20)
     expected = jax.jit(partial(dm_pix.adjust_saturation, channel_axis=0))(image, factor)
     np.testing.assert_allclose(ops.saturation(image, factor), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("turns", [-0.5, -0.1, 0.0, 0.03, 0.1, 0.5, 1.0, 2.25])
-def test_hue_is_that_of_colorsys(turns):
+def test_hue_equals_colorsys(turns):
     image = random_planes(3, 6, 6)
 
     def rotate(pixel):
@@ -177,7 +177,7 @@ def test_to_float_scales_bytes_and_keeps_floats():
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.bool_])
-def test_to_float_refuses_types_whose_range_is_unknown(dtype):
+def test_to_float_rejects_other_types(dtype):
     with pytest.raises(ValueError, match=rf"dtype {np.dtype(dtype)}; allowed: uint8"):
         ops.to_float(np.zeros((2, 2), dtype))
 
@@ -189,6 +189,6 @@ def test_normalize_is_per_channel(batch):
     np.testing.assert_allclose(result, np.broadcast_to([0.0, -0.5, 2.0], result.shape))
 
 
-def test_normalize_wants_one_value_per_channel():
+def test_normalize_needs_one_value_per_channel():
     with pytest.raises(ValueError, match="one value per channel; the images have 3"):
         ops.normalize(jnp.zeros((2, 2, 3)), mean=(0.5,), std=(0.5,))

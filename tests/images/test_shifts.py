@@ -1,4 +1,4 @@
-"""The shift suite: its table, each shift against plain numpy and scipy, keys, batches and clear errors."""
+"""The shifts: strengths, each shift against NumPy and SciPy, keys, batches and errors."""
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ def test_images_are_large_from_64_pixels_along_the_shorter_side():
 
 @pytest.mark.parametrize("name", shifts.NAMES)
 @pytest.mark.parametrize("images", [CLOTHES, SMALL, LARGE], ids=["28 grey", "32x40", "224x160"])
-def test_each_severity_changes_more_than_the_one_before(name, images):
+def test_the_change_increases_with_severity(name, images):
     original = ops.to_float(images)
     change = []
     for severity in range(6):
@@ -96,7 +96,7 @@ def test_each_severity_changes_more_than_the_one_before(name, images):
 
 
 @pytest.mark.parametrize("name", shifts.NAMES)
-def test_only_the_key_and_the_index_of_an_image_matter(name):
+def test_results_depend_only_on_the_key_and_the_index_of_an_image(name):
     twins = np.repeat(CLOTHES[:1], len(CLOTHES), axis=0)
     shifted, again = (np.asarray(shifts.apply(name, 3, KEY, twins)) for _ in range(2))
     np.testing.assert_array_equal(shifted, again)
@@ -134,7 +134,7 @@ def test_results_are_float32_also_where_64_bits_are_enabled(name):
     assert shape.shape == SMALL.shape
 
 
-def test_a_sweep_can_be_compiled_as_a_whole():
+def test_a_sweep_of_strengths_can_be_compiled():
     sweep = jax.jit(jax.vmap(lambda sigma: shifts.corrupt("gaussian_noise", sigma, KEY, GREY)))
     sigmas = jnp.array([0.0, 0.03, 0.06])
     for sigma, shifted in zip(sigmas, sweep(sigmas), strict=True):
@@ -191,11 +191,11 @@ def test_shot_counts_are_poisson(rate, value):
     counts = shifted.ravel().astype(np.float64) * rate
     np.testing.assert_allclose(counts, np.round(counts), atol=1e-3)
     poisson = scipy.stats.poisson(rate * np.float64(value))
-    values = np.arange(rate)  # at the rate itself are all that were clipped
+    values = np.arange(rate)  # the last bin, at the rate itself, holds all clipped counts
     expected = np.append(poisson.pmf(values), poisson.sf(rate - 1))
-    found = np.bincount(np.round(counts).astype(int), minlength=rate + 1) / len(counts)
+    frequencies = np.bincount(np.round(counts).astype(int), minlength=rate + 1) / len(counts)
     # Five standard errors, and room for a single count where hardly any is expected.
-    assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected / len(counts)) + 2 / len(counts))
+    assert np.all(np.abs(frequencies - expected) < 5 * np.sqrt(expected / len(counts)) + 2 / len(counts))
     if rate >= 60:  # hardly any is clipped
         error = 4 * np.sqrt((2 + 1 / (rate * value)) / len(counts))
         assert shifted.var() == pytest.approx(value / rate, rel=error)
@@ -210,7 +210,7 @@ def test_salt_and_pepper_are_equally_frequent():
 
 
 @pytest.mark.parametrize("sigma", [0.4, 1.0, 3.0, 6.0])
-def test_the_blur_is_scipys_away_from_the_border(sigma):
+def test_the_blur_equals_scipy_away_from_the_border(sigma):
     blurred = shifts.corrupt("gaussian_blur", sigma, KEY, LARGE)
     expected = scipy.ndimage.gaussian_filter(LARGE.astype(np.float64), (0, sigma, sigma, 0), truncate=6)
     inside = np.s_[:, 36:-36, 36:-36]
@@ -227,12 +227,12 @@ def test_a_blurred_point_has_the_variance_of_the_kernel():
     assert np.sum(blurred * (x - 70) ** 2) == pytest.approx(9.0, rel=1e-4)
 
 
-def test_the_blur_leaves_a_constant_image_as_it_is():
+def test_the_blur_of_a_constant_image_is_the_identity():
     np.testing.assert_allclose(shifts.corrupt("gaussian_blur", 6.0, KEY, GREY), GREY, atol=1e-6)
 
 
 def sample_linearly(image: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """The value of a point from `matrix @ point`, relative to the centre, by scipy."""
+    """Sample each point from `matrix @ point`, relative to the centre, with SciPy."""
     center = (np.array(image.shape[:2]) - 1) / 2
     offset = center - matrix @ center
     planes = [
@@ -245,7 +245,7 @@ def sample_linearly(image: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("strength", [0.3, 1.0])
 @pytest.mark.parametrize("name", ["shear", "rotate"])
 @pytest.mark.parametrize("images", [CLOTHES / np.float32(255), SMALL], ids=["28 grey", "32x40"])
-def test_warps_are_scipys_to_either_side(images, name, strength):
+def test_warps_equal_scipy_in_both_directions(images, name, strength):
     def matrix(sign):
         if name == "shear":
             return np.array([[1, 0], [sign * strength, 1]])
@@ -261,7 +261,7 @@ def test_warps_are_scipys_to_either_side(images, name, strength):
     assert len(images) == 2 or 0 < sum(sides) < len(images)
 
 
-def test_point_transforms_are_what_numpy_computes():
+def test_point_transforms_equal_numpy():
     images = np.resize(np.arange(256, dtype=np.uint8), CLOTHES.shape)
     x = np.asarray(ops.to_float(images))
     for threshold in shifts.STRENGTHS["solarise"].small:
@@ -308,7 +308,7 @@ def test_severities_are_0_to_5(monkeypatch, severity):
         shifts.strength("shear", severity, 28)
 
 
-def test_unknown_shifts_are_refused_with_the_known_ones():
+def test_unknown_shifts_are_an_error_that_lists_the_known_ones():
     for call in (
         lambda: shifts.apply("fog", 1, KEY, CLOTHES),
         lambda: shifts.corrupt("fog", 1, KEY, CLOTHES),
@@ -331,7 +331,7 @@ def test_unknown_shifts_are_refused_with_the_known_ones():
         (np.where(SMALL > 0.5, np.nan, SMALL), "values from nan to nan"),
     ],
 )
-def test_wrong_images_are_refused(images, problem):
+def test_invalid_images_are_an_error(images, problem):
     for call in (
         lambda: shifts.apply("contrast", 0, KEY, images),
         lambda: shifts.apply("contrast", 3, KEY, images),
@@ -345,12 +345,12 @@ def test_wrong_images_are_refused(images, problem):
     ("name", "strength"),
     [("gaussian_noise", -0.1), ("shot", 0.0), ("posterise", 9), ("solarise", 1.1), ("shear", np.inf)],
 )
-def test_strengths_out_of_range_are_refused(name, strength):
+def test_strengths_out_of_range_are_an_error(name, strength):
     for value in (strength, float("nan")):
         with pytest.raises(ValueError, match=r"strength=.*; allowed: finite numbers from"):
             shifts.corrupt(name, value, KEY, CLOTHES)
 
 
-def test_a_negative_index_is_refused():
+def test_a_negative_index_is_an_error():
     with pytest.raises(ValueError, match="first=-1; allowed"):
         shifts.apply("shear", 1, KEY, CLOTHES, first=-1)

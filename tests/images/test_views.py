@@ -1,4 +1,4 @@
-"""What views promise for every draw: one image one key, values in [0, 1], one compilation, clear errors."""
+"""Views: one key per image, values in [0, 1], one compilation, presets and errors."""
 
 import dataclasses
 import itertools
@@ -116,14 +116,14 @@ def test_the_same_key_gives_the_same_views_and_another_key_others():
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_the_views_of_an_image_depend_on_its_own_key_alone(impl):
     keys = images.image_keys(jax.random.key(0, impl=impl), jnp.arange(8))
-    chosen = np.array([6, 1, 3, 3, 0, 0, 0, 0])  # another order, other neighbours
+    indices = np.array([6, 1, 3, 3, 0, 0, 0, 0])  # another order and other neighbours
     before = make_views(keys, photos(8), config=SMALL)
-    after = make_views(keys[chosen], photos(8)[chosen], config=SMALL)
+    after = make_views(keys[indices], photos(8)[indices], config=SMALL)
     for a, b in zip(before, after, strict=True):
-        np.testing.assert_allclose(a[chosen], b, atol=1e-5)
+        np.testing.assert_allclose(a[indices], b, atol=1e-5)
 
 
-def test_half_a_batch_has_half_of_the_views():
+def test_half_of_a_batch_has_the_same_views():
     whole = make_views(keys_of(8), photos(8), config=SMALL)
     half = make_views(images.image_keys(jax.random.key(0), jnp.arange(4, 8)), photos(8)[4:], config=SMALL)
     for a, b in zip(whole, half, strict=True):
@@ -157,7 +157,7 @@ def test_equal_configurations_share_one_trace():
     assert len(traces) == 1
 
 
-def test_what_never_happens_is_not_compiled():
+def test_disabled_transforms_are_not_compiled():
     def program(view):
         return str(
             jax.make_jaxpr(partial(images.augment, view=view))(jax.random.key(0), jnp.zeros((8, 8, 3)))
@@ -180,7 +180,7 @@ def test_no_gradient_flows_through_a_view():
 
 @jax.jit
 def augment_any(key, image):
-    """EVERYTHING, or what one channel allows of it."""
+    """Augment with EVERYTHING, without colour transforms for one channel."""
     gray = {"saturation": 0.0, "hue": 0.0, "grayscale": 0.0} if image.shape[-1] == 1 else {}
     return images.augment(key, image, dataclasses.replace(EVERYTHING, **gray))
 
@@ -226,7 +226,7 @@ def test_any_image_gives_a_finite_view_in_range(image, seed):
         ("blur_sigma", (2.0, 0.1)),
     ],
 )
-def test_a_view_names_the_field_that_is_wrong(field, value):
+def test_an_invalid_field_of_a_view_is_named(field, value):
     with pytest.raises(ValueError, match=rf"^{field}=.*; allowed: "):
         View(**{field: value})
 
@@ -239,12 +239,12 @@ def test_a_view_names_the_field_that_is_wrong(field, value):
         ((0.5,), (0.0,), r"std=\(0.0,\); allowed: positive"),
     ],
 )
-def test_wrong_statistics_are_refused(mean, std, message):
+def test_invalid_statistics_are_an_error(mean, std, message):
     with pytest.raises(ValueError, match=message):
         Views(OFF, OFF, mean=mean, std=std)
 
 
-def test_one_channel_refuses_colour_transforms_and_says_which():
+def test_colour_transforms_of_one_channel_are_an_error_that_names_them():
     image = jnp.zeros((4, 4, 1))
     with pytest.raises(ValueError, match="set saturation, hue, grayscale to 0"):
         images.augment(jax.random.key(0), image, View())
@@ -252,19 +252,18 @@ def test_one_channel_refuses_colour_transforms_and_says_which():
         images.augment(jax.random.key(0), image, View(jitter=0.0))
 
 
-def test_other_numbers_of_channels_are_refused():
+def test_other_numbers_of_channels_are_an_error():
     with pytest.raises(ValueError, match="4 channels; allowed: 1 or 3"):
         images.augment(jax.random.key(0), jnp.zeros((4, 4, 4)), OFF)
 
 
-def test_crops_that_the_host_has_taken_are_not_cropped_again():
-    """Without colour transforms a view is the crop itself, flipped or not; each view has its own crop."""
-    quiet = {"jitter": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
-    config = images.imagenet(8, **quiet)
+def test_crops_from_the_host_are_not_cropped_again():
+    """Without colour transforms a view is its crop, flipped or not."""
+    config = images.imagenet(8, jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
     crops = jnp.asarray(np.random.default_rng(0).integers(0, 256, (32, 2, 8, 8, 3), np.uint8))
-    found = images.views(images.image_keys(jax.random.key(0), jnp.arange(32)), crops, config)
+    pair = images.views(images.image_keys(jax.random.key(0), jnp.arange(32)), crops, config)
     flips = []
-    for view, crop in zip(found, (crops[:, 0], crops[:, 1]), strict=True):
+    for view, crop in zip(pair, (crops[:, 0], crops[:, 1]), strict=True):
         plain = images.normalize(images.to_float(crop), config.mean, config.std)
         same = np.isclose(view, plain, atol=1e-5).all(axis=(1, 2, 3))
         mirrored = np.isclose(view, plain[:, :, ::-1], atol=1e-5).all(axis=(1, 2, 3))

@@ -1,4 +1,4 @@
-"""A step that would spoil the state is not taken: what is left is the run without it, to the last bit."""
+"""The guard skips steps that are not finite or spike; the run is bit for bit the run without them."""
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ WHITE = 255
 KEYS = loop.keys(0)
 
 
-def numbers(found):
-    return Guard(*(value.item() for value in found))
+def numbers(state):
+    return Guard(*(value.item() for value in state))
 
 
 @pytest.mark.parametrize(
@@ -34,30 +34,30 @@ def numbers(found):
         (9.1, 1.0, 1.0, "a spike of the loss"),
     ],
 )
-def test_what_is_skipped_and_why(loss, kl, norm, reason):
+def test_a_bad_step_is_rejected_with_its_reason(loss, kl, norm, reason):
     before = Guard(jnp.int32(4), jnp.int32(1), jnp.int32(2), jnp.float32(3.0))
-    taken, after = guard.check(before, *map(jnp.float32, (loss, kl, norm)), 3.0)
-    assert not taken
+    accepted, after = guard.check(before, *map(jnp.float32, (loss, kl, norm)), 3.0)
+    assert not accepted
     assert numbers(after) == Guard(5, 2, REASONS.index(reason), 3.0)
 
 
-def test_a_step_that_is_taken_ends_a_row_and_moves_the_average():
+def test_an_accepted_step_resets_the_count_in_a_row_and_updates_the_average():
     before = Guard(jnp.int32(4), jnp.int32(3), jnp.int32(2), jnp.float32(3.0))
-    taken, after = guard.check(before, jnp.float32(8.9), jnp.float32(0.0), jnp.float32(1e30), 3.0)
-    assert taken
+    accepted, after = guard.check(before, jnp.float32(8.9), jnp.float32(0.0), jnp.float32(1e30), 3.0)
+    assert accepted
     assert numbers(after) == Guard(4, 0, 2, pytest.approx(0.99 * 3.0 + 0.01 * 8.9))
 
 
-def test_the_first_loss_is_no_spike_and_without_a_limit_none_is():
+def test_neither_the_first_loss_nor_any_loss_without_a_limit_is_a_spike():
     for spike, average in ((3.0, 0.0), (0.0, 1e-9)):
         before = guard.init()._replace(average=jnp.float32(average))
-        taken, after = guard.check(before, jnp.float32(1e9), jnp.float32(0.0), jnp.float32(1.0), spike)
-        assert taken
+        accepted, after = guard.check(before, jnp.float32(1e9), jnp.float32(0.0), jnp.float32(1.0), spike)
+        assert accepted
     assert numbers(after).average == pytest.approx(1e7)
 
 
-def spoilt_views(keys, image):
-    """Not a number, for an image that is white."""
+def nan_views(keys, image):
+    """Views that are NaN for white images."""
     first, second = tiny.exposures(keys, image)
     bad = jnp.all(image == WHITE, axis=(1, 2, 3), keepdims=True)
     return jnp.where(bad, jnp.nan, first), second
@@ -70,7 +70,7 @@ def runner_of(mode, spike=0.0):
             byov.optimizers.adamw(1e-3),
             net=net,
             layout=layout,
-            views=spoilt_views,
+            views=nan_views,
             spike=spike,
             prior=byov.priors.teacher_moments(),
             classes=3,
@@ -78,7 +78,7 @@ def runner_of(mode, spike=0.0):
         tiny.batch(),
         mode=mode,
         devices=jax.devices()[: 1 if mode == "plain" else 2],
-        smallest=1,
+        min_sharded_size=1,
     )
 
 
@@ -88,7 +88,7 @@ def plain():
 
 
 def batches(count, white=()):
-    """Batches in NumPy arrays; one image is white in some of them, the last, which is on the last device."""
+    """NumPy batches; in those numbered in `white` the last image, on the last device, is white."""
     for number in range(count):
         batch = jax.tree.map(np.array, tiny.batch(seed=number))
         if number in white:
@@ -97,56 +97,56 @@ def batches(count, white=()):
 
 
 def run(runner, white=(), *, leave_out=(), count=6):
-    """The state after so many steps, and what every step showed; some steps can be left out altogether."""
-    placed, infos = runner.start(KEYS.init), []
+    """Return the state after `count` steps without those in `leave_out`, and the info of each step."""
+    placed, infos = runner.init(KEYS.init), []
     for number, batch in enumerate(batches(count, white)):
         if number in leave_out:
-            state = runner.state(placed)
-            placed = runner.place(state._replace(step=state.step + 1))
+            state = runner.get_state(placed)
+            placed = runner.put_state(state._replace(step=state.step + 1))
             continue
-        placed, info = runner.step(placed, runner.put(batch), KEYS.steps)
+        placed, info = runner.step(placed, runner.put_batch(batch), KEYS.steps)
         infos.append(jax.device_get(info))
-    return jax.device_get(runner.state(placed)), infos
+    return jax.device_get(runner.get_state(placed)), infos
 
 
 @pytest.mark.parametrize("mode", ["plain", "sharded", "pmap"])
-def test_the_result_is_that_of_the_run_without_the_step(mode, plain):
-    """On every device, though the NaN is on the last one alone."""
+def test_a_run_with_skipped_steps_equals_the_run_without_them(mode, plain):
+    """On every device, although only the last has a NaN."""
     runner = plain if mode == "plain" else runner_of(mode)
-    found, infos = run(runner, white=(2, 3))
+    state, infos = run(runner, white=(2, 3))
     assert [int(info.skipped) for info in infos] == [0, 0, 1, 2, 2, 2]
     assert [int(info.skipped_in_a_row) for info in infos] == [0, 0, 1, 2, 0, 0]
     assert REASONS[int(infos[3].skipped_for)] == "the loss"
     assert np.isnan(infos[2].loss)
     expected, _ = run(runner, leave_out=(2, 3))
-    assert numbers(found.guard)[:3] == (2, 0, REASONS.index("the loss"))
-    assert_same_state(found._replace(guard=None), expected._replace(guard=None))
-    assert found.guard.average == expected.guard.average
-    assert int(found.step) == 6
-    taken, _ = run(runner)
-    assert any(x.tobytes() != y.tobytes() for x, y in zip(*map(jax.tree.leaves, (found, taken)), strict=True))
+    assert numbers(state.guard)[:3] == (2, 0, REASONS.index("the loss"))
+    assert_same_state(state._replace(guard=None), expected._replace(guard=None))
+    assert state.guard.average == expected.guard.average
+    assert int(state.step) == 6
+    clean, _ = run(runner)
+    assert any(x.tobytes() != y.tobytes() for x, y in zip(*map(jax.tree.leaves, (state, clean)), strict=True))
 
 
-def test_everything_may_be_nan_at_the_very_first_step(plain):
-    start = jax.device_get(plain.start(KEYS.init))
-    found, _ = run(plain, white=range(3), count=3)
-    assert numbers(found.guard) == Guard(3, 3, 1, 0.0)
-    assert_same_state(found._replace(guard=None, step=None), start._replace(guard=None, step=None))
+def test_the_first_steps_may_be_nan(plain):
+    start = jax.device_get(plain.init(KEYS.init))
+    state, _ = run(plain, white=range(3), count=3)
+    assert numbers(state.guard) == Guard(3, 3, 1, 0.0)
+    assert_same_state(state._replace(guard=None, step=None), start._replace(guard=None, step=None))
 
 
 def one_step(runner, state):
-    """A step from a state that something is wrong with."""
+    """Return the reason for which a step from a bad state is skipped, and its info."""
     (batch,) = batches(1)
     before = jax.device_get(state)
-    after, info = jax.device_get(runner.step(runner.place(state), runner.put(batch), KEYS.steps))
+    after, info = jax.device_get(runner.step(runner.put_state(state), runner.put_batch(batch), KEYS.steps))
     assert_same_state(after._replace(guard=None, step=None), before._replace(guard=None, step=None))
     assert np.isfinite(info.loss)
     return REASONS[int(after.guard.reason)], info
 
 
 def test_a_gradient_that_is_not_finite_is_named(plain):
-    """The KL of such a variance is finite, the square of its gradient is not."""
-    state = plain.start(KEYS.init)
+    """The KL of this variance is finite, the square of its gradient overflows."""
+    state = plain.init(KEYS.init)
     log_var = state.posterior.log_var
     log_var["predictor"]["dense_0"]["kernel"] = jnp.full((8, 8), 60.0)
     reason, info = one_step(plain, state)
@@ -156,20 +156,20 @@ def test_a_gradient_that_is_not_finite_is_named(plain):
 
 
 def test_a_kl_that_is_not_finite_is_named(plain):
-    """The prior of the predictor enters nothing else."""
-    state = plain.start(KEYS.init)
+    """The prior mean of the predictor affects only the KL."""
+    state = plain.init(KEYS.init)
     far = jax.tree.map(lambda x: x + 1e30, state.prior.mean)
     reason, info = one_step(plain, state._replace(prior=state.prior._replace(mean=far)))
     assert np.isinf(info.kl)
     assert reason == "the KL"
 
 
-def test_a_spike_is_skipped_if_that_is_asked_for(plain):
-    """A limit below every loss makes a spike of all but the first."""
+def test_spikes_are_skipped_with_a_limit(plain):
+    """With a limit below every loss, all losses but the first are spikes."""
     every, _ = run(runner_of("plain", spike=1e-3), count=3)
     assert numbers(every.guard)[:3] == (2, 2, REASONS.index("a spike of the loss"))
     first, _ = run(plain, count=1)
-    jax.tree.map(  # to rounding: it is another program
+    jax.tree.map(  # another program: equal up to rounding
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), every.posterior, first.posterior
     )
     none, _ = run(runner_of("plain", spike=100.0), count=3)

@@ -1,4 +1,4 @@
-"""The online probe: it learns what can be learned, and changes nothing else."""
+"""The online probe learns, and does not influence training."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 import byov_jax as byov
-from byov_jax.distributed import layout
+from byov_jax.distributed import pmapped
 from byov_jax.methods import online_probe
 
 BATCH = tiny.batch(16)
@@ -23,7 +23,7 @@ def steps(method, count=3, batch=BATCH):
     return state, info
 
 
-def test_it_learns_to_separate_what_is_separable():
+def test_it_learns_separable_classes():
     rng = np.random.default_rng(0)
     label = jnp.asarray(rng.integers(0, 3, 200))
     features = jax.nn.one_hot(label, 8) + 0.1 * jnp.asarray(rng.normal(size=(200, 8)), jnp.float32)
@@ -50,9 +50,9 @@ def test_its_gradient_ends_at_the_features():
     np.testing.assert_array_equal(gradient, 0.0)
 
 
-def test_a_run_with_it_is_the_same_run():
+def test_it_does_not_change_the_run():
     (with_probe, info), (without, bare) = (
-        # Adam would make rounding errors as large as its learning rate.
+        # Adam would amplify rounding errors to the learning rate.
         steps(tiny.byov_method(optax.sgd(0.1), classes=c))
         for c in (3, 0)
     )
@@ -60,16 +60,16 @@ def test_a_run_with_it_is_the_same_run():
     assert info.probe_loss > 0.0
     assert not without.online.params
     for part in ("posterior", "stats", "teacher"):
-        mine, theirs = getattr(with_probe, part), getattr(without, part)
-        error = optax.tree.norm(jax.tree.map(lambda a, b: a - b, mine, theirs))
-        assert error < 1e-5 * optax.tree.norm(theirs)
+        actual, expected = getattr(with_probe, part), getattr(without, part)
+        error = optax.tree.norm(jax.tree.map(lambda a, b: a - b, actual, expected))
+        assert error < 1e-5 * optax.tree.norm(expected)
 
 
 CERTAIN = {"classes": 3, "log_var": -60.0, "net": tiny.student(norm="none")}
 
 
 def assert_same_gradient(first, second):
-    """Adam's first step is the sign of the gradient: the moments in its state tell the size."""
+    """Adam's first update is the sign of the gradient, so compare the moments in its state."""
     assert np.abs(first.params["weight"]).max() > 0.0
     for a, b in zip(jax.tree.leaves(first.optimizer), jax.tree.leaves(second.optimizer), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-9)
@@ -77,7 +77,7 @@ def assert_same_gradient(first, second):
 
 @pytest.fixture(scope="module")
 def whole():
-    """State and info after one step with the whole batch on one device."""
+    """Return state and info after one step with the whole batch on one device."""
     return steps(tiny.byov_method(**CERTAIN), count=1)
 
 
@@ -86,8 +86,8 @@ def test_accumulation_averages_its_gradient(whole):
     assert_same_gradient(whole[0].online, parts.online)
 
 
-def test_pmap_averages_its_gradient_and_what_it_shows(whole):
-    method = tiny.byov_method(layout=layout.pmapped("batch"), **CERTAIN)
+def test_pmap_averages_its_gradient_loss_and_accuracy(whole):
+    method = tiny.byov_method(layout=pmapped.layout("batch"), **CERTAIN)
     start = method.init(jax.random.key(0), BATCH)
     parts = jax.tree.map(lambda x: x.reshape(8, -1, *x.shape[1:]), BATCH)
     state, info = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))(start, parts, KEY)
@@ -97,6 +97,6 @@ def test_pmap_averages_its_gradient_and_what_it_shows(whole):
     np.testing.assert_allclose(info.probe_accuracy, np.full(8, whole[1].probe_accuracy), rtol=1e-5)
 
 
-def test_without_labels_it_says_what_to_do():
+def test_missing_labels_are_an_error_with_a_remedy():
     with pytest.raises(ValueError, match=r"the online probe needs labels.*classes=0"):
         steps(tiny.byol_method(classes=3), batch=byov.Batch(BATCH.image))

@@ -1,4 +1,4 @@
-"""Optimizers of a posterior: what decays, what is scaled, what is clipped."""
+"""Optimizers of a posterior: weight decay, learning rates, clipping."""
 
 import warnings
 
@@ -8,14 +8,14 @@ import numpy as np
 import optax
 import pytest
 
-from byov_jax import Posterior, optimizer, posterior, schedules
+from byov_jax import Posterior, optimizers, posterior, schedules
 
 PARAMS = {
     "dense": {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full(2, 2.0)},
     "norm": {"scale": jnp.full(2, 2.0)},
     "class_token": jnp.full(2, 2.0),
 }
-OPTIMIZERS = [optimizer.adamw, optimizer.lars]
+OPTIMIZERS = [optimizers.adamw, optimizers.lars]
 
 
 def update(transformation, q, gradient):
@@ -50,14 +50,14 @@ def test_bayesian_parameters_never_decay_by_default(make):
 def test_partial_bayes_decays_the_point_estimates_only():
     params = {"a": PARAMS["dense"], "b": PARAMS["dense"]}
     q = posterior.init(params, where="^a/")
-    updates, _ = update(optimizer.adamw(1.0, weight_decay=0.1), q, zeros(q))
+    updates, _ = update(optimizers.adamw(1.0, weight_decay=0.1), q, zeros(q))
     assert np.all(updates.mean["a"]["kernel"] == 0.0)
     np.testing.assert_allclose(updates.mean["b"]["kernel"], -0.2, rtol=1e-6)
 
 
-def test_forcing_decay_on_bayesian_parameters_warns_and_obeys():
+def test_decay_of_bayesian_parameters_warns():
     with pytest.warns(UserWarning, match="KL already regularises"):
-        forced = optimizer.adamw(1.0, bayesian_weight_decay=0.1)
+        forced = optimizers.adamw(1.0, bayesian_weight_decay=0.1)
     q = posterior.init(PARAMS)
     updates, _ = update(forced, q, zeros(q))
     np.testing.assert_allclose(updates.mean["dense"]["kernel"], -0.2, rtol=1e-6)
@@ -67,7 +67,7 @@ def test_forcing_decay_on_bayesian_parameters_warns_and_obeys():
 def test_the_default_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        optimizer.adamw(1.0, weight_decay=0.1)
+        optimizers.adamw(1.0, weight_decay=0.1)
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
@@ -83,7 +83,7 @@ def test_log_variances_have_their_own_learning_rate(make):
 
 def test_adamw_without_extras_is_optax_adamw():
     q = posterior.point({"kernel": jnp.array([[1.0, -2.0]])})
-    ours = optimizer.adamw(schedules.constant(0.01), b2=0.999, weight_decay=0.1)
+    ours = optimizers.adamw(schedules.constant(0.01), b2=0.999, weight_decay=0.1)
     theirs = optax.adamw(0.01, weight_decay=0.1)
     states = ours.init(q), theirs.init(q.mean)
     for scale in (1.0, -0.3, 0.7):
@@ -96,7 +96,7 @@ def test_adamw_without_extras_is_optax_adamw():
 
 def test_lars_trust_ratio_for_kernels_and_plain_momentum_elsewhere():
     q = posterior.point(PARAMS)
-    updates, _ = update(optimizer.lars(0.5, trust_coefficient=1e-3), q, ones(q))
+    updates, _ = update(optimizers.lars(0.5, trust_coefficient=1e-3), q, ones(q))
     ratio = 1e-3 * 4.0 / 2.0  # |w| = 4, |g| = 2
     np.testing.assert_allclose(updates.mean["dense"]["kernel"], -0.5 * ratio, rtol=1e-5)
     np.testing.assert_allclose(updates.mean["dense"]["bias"], -0.5, rtol=1e-6)
@@ -104,13 +104,13 @@ def test_lars_trust_ratio_for_kernels_and_plain_momentum_elsewhere():
 
 def test_lars_does_not_rescale_log_variances():
     q = posterior.init(PARAMS)
-    updates, _ = update(optimizer.lars(0.5), q, ones(q))
+    updates, _ = update(optimizers.lars(0.5), q, ones(q))
     np.testing.assert_allclose(updates.log_var["dense"]["kernel"], -0.5, rtol=1e-6)
 
 
 def test_clipping_bounds_the_global_norm():
     q = Posterior({"kernel": jnp.zeros((2, 2))}, {"kernel": jnp.zeros((2, 2))})
-    updates, _ = update(optimizer.lars(1.0, clip_norm=0.5, trust_coefficient=1.0), q, ones(q))
+    updates, _ = update(optimizers.lars(1.0, clip_norm=0.5, trust_coefficient=1.0), q, ones(q))
     np.testing.assert_allclose(optax.tree.norm(updates.log_var), 0.5 / np.sqrt(2.0), rtol=1e-5)
 
 
@@ -122,13 +122,13 @@ def test_the_learning_rate_can_be_read_from_the_state(make):
     rates = []
     for _ in range(3):
         _, state = transformation.update(ones(q), state, q)
-        rates.append(float(optimizer.learning_rate(state)))
+        rates.append(float(optimizers.learning_rate(state)))
     np.testing.assert_allclose(rates, [0.0, 0.1, 0.2], atol=1e-7)
 
 
-def test_other_optimizers_have_no_known_learning_rate():
+def test_the_learning_rate_of_other_optimizers_is_nan():
     q = posterior.point(PARAMS)
-    assert np.isnan(optimizer.learning_rate(optax.sgd(0.1).init(q)))
+    assert np.isnan(optimizers.learning_rate(optax.sgd(0.1).init(q)))
 
 
 @pytest.mark.parametrize(

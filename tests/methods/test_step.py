@@ -1,4 +1,4 @@
-"""The training step: what it computes, what it leaves alone, and what it promises."""
+"""The training step: loss, KL, gradients, teacher, prior, accumulation, randomness and errors."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def byov_after_one_step():
     return run(tiny.byov_method())
 
 
-def test_info_says_what_the_posterior_is_doing(byov_after_one_step):
+def test_info_reports_the_terms_of_the_objective(byov_after_one_step):
     state, info = byov_after_one_step
     weights = byov.posterior.size(state.posterior)
     assert 0.0 <= info.loss <= 8.0
@@ -112,7 +112,8 @@ def test_the_kl_gradient_is_that_of_the_closed_form():
     start = tiny.byov_method(SGD).init(jax.random.key(0), BATCH)
     expected = jax.tree.map(lambda g: -0.7 * g, jax.grad(byov.posterior.kl)(start.posterior))
     error = difference(difference(with_kl.posterior, without.posterior), expected)
-    rounding = optax.tree.norm(difference(without.posterior, start.posterior))  # two programs, one data term
+    # The data term is compiled in two programs, which differ by rounding.
+    rounding = optax.tree.norm(difference(without.posterior, start.posterior))
     assert optax.tree.norm(error) < 1e-5 * max(rounding, optax.tree.norm(expected))
 
 
@@ -131,7 +132,7 @@ def test_the_same_root_key_gives_new_noise_at_every_step():
     assert first.loss != second.loss
 
 
-def test_raw_keys_work_as_well(byov_after_one_step):
+def test_raw_keys_are_accepted(byov_after_one_step):
     state, _ = run(tiny.byov_method(), key=jax.random.PRNGKey(7))
     assert_equal(state, byov_after_one_step[0])
 
@@ -231,7 +232,7 @@ def test_many_draws_average_the_loss():
     np.testing.assert_allclose(four.loss, np.mean(losses), rtol=1e-5)
 
 
-def test_a_draw_per_view_is_another_draw():
+def test_draw_per_view_samples_separate_weights():
     method = tiny.byov_method(SGD, net=tiny.student(norm="layer"), log_var=-3.0, draw_per_view=True)
     start = method.init(jax.random.key(0), BATCH)
     _, info = run(method, state=start)
@@ -276,7 +277,7 @@ def test_batches_of_any_size(size):
     assert np.isfinite(info.loss)
 
 
-def test_images_that_the_patch_does_not_divide_are_refused():
+def test_images_not_divisible_by_the_patch_are_refused():
     batch = byov.Batch(jnp.zeros((4, 10, 10, 1), jnp.uint8))
     method = byov.methods.byol(tiny.student(tiny.vit()), SGD, views=images.small_gray(size=10), tau=0.9)
     with pytest.raises(ValueError, match="10x10 image does not divide into patches of 4x4"):
@@ -339,7 +340,7 @@ def test_supervised_methods_need_labels():
         run(method, batch=byov.Batch(BATCH.image))
 
 
-def test_a_resnet_student_trains_too():
+def test_a_resnet_student_trains():
     net = networks.Student(
         networks.ResNet((1,), False, width=8, stem="small"), networks.MLP((8, 4)), networks.MLP((8, 4))
     )

@@ -1,4 +1,4 @@
-"""The teacher follows the student's mean, and nothing else."""
+"""The teacher is an EMA of the student's mean and batch statistics."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ MOVED = jax.tree.map(lambda x: x + 1.0, MEAN)
 MOVED_STATS = jax.tree.map(lambda x: x + 1.0, STATS)
 
 
-def test_it_starts_as_a_copy_in_buffers_of_its_own():
+def test_it_starts_as_a_copy_in_separate_buffers():
     start = teacher.init(MEAN, STATS)
     np.testing.assert_array_equal(start.params["encoder"]["kernel"], MEAN["encoder"]["kernel"])
     assert start.params["encoder"]["kernel"] is not MEAN["encoder"]["kernel"]

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import byov_jax as byov
 from byov_jax import images
-from byov_jax.distributed import layout
+from byov_jax.distributed import pmapped
 from byov_jax.methods import objectives
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -28,10 +28,10 @@ def one_device(method):
 
 
 def assert_same(got, expected, start):
-    """Gradients, statistics and teacher, each as a whole, to float32 noise.
+    """Compare gradients, statistics and teacher, each as one vector, to float32 rounding.
 
-    Not leaf by leaf: a bias before a batch norm has gradient 0, and rounding errors in practice. The teacher
-    moves by a share of 1 - tau of the student's step, and so does the noise in it.
+    Not leaf by leaf: a bias before a batch norm has gradient 0 up to rounding. The teacher
+    moves by 1 - tau of the student's step, and so does its rounding error.
     """
     step = distance(start, expected, "posterior")
     for part, change in (
@@ -60,7 +60,7 @@ def split(batch):
 def test_pmap_gives_the_gradients_of_one_device():
     start, expected, expected_info = one_device(tiny.byov_method(SGD, **CERTAIN))
     method = tiny.byov_method(
-        SGD, net=tiny.student(axis_name="batch"), layout=layout.pmapped("batch"), **CERTAIN
+        SGD, net=tiny.student(axis_name="batch"), layout=pmapped.layout("batch"), **CERTAIN
     )
     step = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))
     state, info = step(start, split(BATCH), KEY)
@@ -74,7 +74,7 @@ def test_pmap_gives_the_gradients_of_one_device():
 def test_every_device_of_a_pmap_draws_its_own_weights():
     fields = {"log_var": -3.0, "beta": 0.0}
     net = tiny.student(norm="layer")
-    method = tiny.byov_method(SGD, net=net, layout=layout.pmapped("batch"), **fields)
+    method = tiny.byov_method(SGD, net=net, layout=pmapped.layout("batch"), **fields)
     start = method.init(jax.random.key(0), BATCH)
     _, info = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))(start, split(BATCH), KEY)
 
@@ -91,7 +91,7 @@ def test_every_device_of_a_pmap_draws_its_own_weights():
     np.testing.assert_allclose(info.loss, np.full(DEVICES, np.mean(losses)), rtol=1e-5)
 
 
-def test_a_batch_sharded_over_the_devices_gives_the_gradients_of_one():
+def test_a_sharded_batch_gives_the_gradients_of_one_device():
     method = tiny.byov_method(SGD, log_var=-4.0, beta=0.5)
     start, expected, expected_info = one_device(method)
     got, info = sharded(method, start)
@@ -112,7 +112,7 @@ def test_accumulation_over_a_sharded_batch():
 
 
 def sharded(method, start):
-    """One step with the batch split over all devices and the state on each."""
+    """Run one step with the batch sharded over all devices and the state replicated."""
     mesh = Mesh(np.array(jax.devices()), ("data",))
     replicated = NamedSharding(mesh, PartitionSpec())
     batch = jax.device_put(BATCH, NamedSharding(mesh, PartitionSpec("data")))

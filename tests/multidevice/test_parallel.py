@@ -1,4 +1,4 @@
-"""One method on 1 and on 8 devices: sharded and pmap give the same gradients, statistics and teacher."""
+"""Runners on 1 and on 8 devices: sharded and pmap give the same gradients, statistics and teacher."""
 
 import re
 
@@ -12,7 +12,7 @@ import tiny
 import byov_jax as byov
 from byov_jax import distributed, networks
 from byov_jax.checkpoints import checkpointer
-from byov_jax.distributed import layout
+from byov_jax.distributed import sharded
 from byov_jax.training import loop
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -22,35 +22,35 @@ BATCH = tiny.batch(32)
 KEYS = loop.keys(3)
 
 
-def method_of(axis_name=None, optimizer=SGD, **settings):
+def make_method(axis_name=None, optimizer=SGD, **settings):
     fields = {"log_var": -4.0, "beta": 0.5, "prior": byov.priors.teacher_moments(), "classes": 3} | settings
     net = tiny.student(tiny.vit(width=16, init_std=0.25), axis_name=axis_name)
-    return lambda where: tiny.byov_method(optimizer, net=net, layout=where, **fields)
+    return lambda layout: tiny.byov_method(optimizer, net=net, layout=layout, **fields)
 
 
 def build(mode, devices=8, **settings):
     one_draw = settings.pop("one_draw", False)
     axis = "data" if mode == "pmap" else None
     return distributed.build(
-        method_of(axis, **settings),
+        make_method(axis, **settings),
         BATCH,
         mode=mode,
         devices=jax.devices()[:devices],
         one_draw=one_draw,
-        smallest=1,
+        min_sharded_size=1,
     )
 
 
 def one_step(runner, start=None):
-    """A step from `start`, or from the runner's own initial state."""
-    placed = runner.start(KEYS.init)
-    own = jax.device_get(runner.state(placed))
+    """Run one step from `start`, by default from the runner's own initial state."""
+    placed = runner.init(KEYS.init)
+    own = jax.device_get(runner.get_state(placed))
     if start is not None:
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-8), own, start)
-        placed = runner.place(start)  # of another program, the initial state may differ in the last bit
-    part = jax.tree.map(lambda x: np.asarray(x)[runner.rows()], BATCH)
-    placed, info = runner.step(placed, runner.put(part), KEYS.steps)
-    return start or own, jax.device_get(runner.state(placed)), jax.device_get(info)
+        placed = runner.put_state(start)  # another program's initial state may differ in the last bit
+    part = jax.tree.map(lambda x: np.asarray(x)[runner.local_rows()], BATCH)
+    placed, info = runner.step(placed, runner.put_batch(part), KEYS.steps)
+    return start or own, jax.device_get(runner.get_state(placed)), jax.device_get(info)
 
 
 @pytest.fixture(scope="module")
@@ -85,29 +85,29 @@ def distance(one, other, part):
     )
 
 
-def test_pmap_draws_other_weights_on_every_device_unless_told_otherwise(plain):
-    start, together, _ = plain
-    _, apart, _ = one_step(build("pmap"), start)
-    assert distance(together, apart, "posterior") > 0.01 * distance(start, together, "posterior")
+def test_pmap_draws_other_weights_on_every_device_by_default(plain):
+    start, one_draw, _ = plain
+    _, own_draws, _ = one_step(build("pmap"), start)
+    assert distance(one_draw, own_draws, "posterior") > 0.01 * distance(start, one_draw, "posterior")
 
 
-def test_the_state_is_divided_among_the_devices():
+def test_the_state_is_sharded():
     """Bytes per device fall with the number of devices."""
-    found = {}
+    size = {}
     for devices in (1, 2, 8):
         runner = build("sharded", devices)
-        leaves = jax.tree.leaves(runner.start(KEYS.init))
-        found[devices] = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
-        for leaf, like in zip(leaves, jax.tree.leaves(runner.like()), strict=True):
-            assert leaf.sharding.is_equivalent_to(like.sharding, leaf.ndim)
-    assert found[2] < 0.55 * found[1]
-    assert found[8] < 0.2 * found[1]
+        leaves = jax.tree.leaves(runner.init(KEYS.init))
+        size[devices] = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
+        for leaf, abstract in zip(leaves, jax.tree.leaves(runner.abstract_state()), strict=True):
+            assert leaf.sharding.is_equivalent_to(abstract.sharding, leaf.ndim)
+    assert size[2] < 0.55 * size[1]
+    assert size[8] < 0.2 * size[1]
 
 
-def test_every_device_makes_only_its_own_part_of_the_noise():
-    """In the compiled program the random bits of a [64, 512] kernel are made in parts of 1/8."""
+def test_every_device_draws_only_its_shard_of_the_noise():
+    """In the compiled program each device generates 1/8 of the random bits of a [64, 512] kernel."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    where = layout.sharded(mesh, smallest=1)
+    layout = sharded.layout(mesh, min_size=1)
     q = byov.posterior.init({"kernel": jnp.zeros((64, 512))})
 
     def most_bits(draw, sharding):
@@ -117,66 +117,71 @@ def test_every_device_makes_only_its_own_part_of_the_noise():
 
     whole = most_bits(byov.posterior.sample, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
     part = most_bits(
-        lambda key, q: where.gather(byov.posterior.sample(key, q, place=where.shard)),
-        layout.sharding(mesh, (64, 512), smallest=1),
+        lambda key, q: layout.gather(byov.posterior.sample(key, q, constrain=layout.shard)),
+        sharded.leaf_sharding(mesh, (64, 512), min_size=1),
     )
     assert whole == 64 * 512
     assert part == 64 * 512 / 8
 
 
-def test_a_draw_is_the_same_however_it_is_divided():
+def test_a_draw_does_not_depend_on_the_sharding():
     params = {"a": jnp.zeros((64, 16)), "b": jnp.zeros((8,)), "c": jnp.zeros((64, 16))}
     q = byov.posterior.init(params, log_var=0.0)
     expected = jax.jit(byov.posterior.sample)(KEYS.init, q)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    where = layout.sharded(mesh, smallest=1)
-    draw = jax.jit(lambda key, q: where.gather(byov.posterior.sample(key, where.shard(q), place=where.shard)))
+    layout = sharded.layout(mesh, min_size=1)
+    draw = jax.jit(
+        lambda key, q: layout.gather(byov.posterior.sample(key, layout.shard(q), constrain=layout.shard))
+    )
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), jax.device_get(draw(KEYS.init, q)), expected
     )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_accumulation_over_a_divided_state(accumulate):
-    """Layer norm instead of batch norm: statistics of half a batch are others."""
+def test_accumulation_with_a_sharded_state(accumulate):
+    """Layer norm instead of batch norm: statistics of half a batch differ."""
 
-    def method(where):
+    def method(layout):
         net = tiny.student(tiny.vit(width=16, init_std=0.25), norm="layer")
-        return tiny.byov_method(SGD, net=net, layout=where, log_var=-4.0, accumulate=accumulate)
+        return tiny.byov_method(SGD, net=net, layout=layout, log_var=-4.0, accumulate=accumulate)
 
     start, expected, _ = one_step(distributed.build(method, BATCH, mode="plain"))
-    _, got, _ = one_step(distributed.build(method, BATCH, mode="sharded", smallest=1), start)
+    _, got, _ = one_step(distributed.build(method, BATCH, mode="sharded", min_sharded_size=1), start)
     assert distance(got, expected, "posterior") < NOISE * distance(start, expected, "posterior")
 
 
-def test_a_state_goes_from_any_number_of_devices_to_any_other(tmp_path):
+def test_a_checkpoint_is_restored_onto_another_number_of_devices(tmp_path):
     optimizer = byov.optimizers.adamw(1e-3)
     modes = [("sharded", 8), ("plain", 1), ("pmap", 4), ("sharded", 2)]
     runner = build("sharded", 4, optimizer=optimizer)
-    state = runner.state(runner.start(KEYS.init))
+    state = runner.get_state(runner.init(KEYS.init))
     first = jax.device_get(state)
     for step, (mode, devices) in enumerate(modes):
         checkpointer.save(tmp_path, step, state)
         runner = build(mode, devices, optimizer=optimizer)
-        restored = checkpointer.restore(tmp_path, step, runner.like())
-        state = runner.state(runner.place(restored))
+        restored = checkpointer.restore(tmp_path, step, runner.abstract_state())
+        state = runner.get_state(runner.put_state(restored))
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), first)
 
 
-def test_a_batch_that_cannot_be_divided():
+def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="a batch of 32 images cannot be divided among 5 devices"):
         build("sharded", 5)
     with pytest.raises(ValueError, match="mode='both': expected one of auto, plain, sharded, pmap"):
         build("both")
 
 
-def test_half_precision_keeps_parameters_and_statistics_in_full():
+def test_half_precision_keeps_parameters_and_statistics_in_float32():
     net = networks.Student(
         tiny.vit(width=16, init_std=0.25, dtype=jnp.bfloat16),
         *(networks.MLP((8, 8), dtype=jnp.bfloat16) for _ in range(2)),
     )
     runner = distributed.build(
-        lambda where: tiny.byov_method(SGD, net=net, layout=where), BATCH, mode="sharded", smallest=1
+        lambda layout: tiny.byov_method(SGD, net=net, layout=layout),
+        BATCH,
+        mode="sharded",
+        min_sharded_size=1,
     )
     _, state, info = one_step(runner)
     assert {leaf.dtype for leaf in jax.tree.leaves((state.posterior, state.stats))} == {np.dtype(np.float32)}

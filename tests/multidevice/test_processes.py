@@ -1,4 +1,4 @@
-"""Two processes with two devices each are one process with four: training, looking, saving, going on."""
+"""Two processes with two devices each equal one process with four: train, evaluate, save, resume."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def get_config(variant="byov"):
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """Photographs of three classes, and a config that streams them."""
+    """Write JPEGs of three classes, and a config that streams them."""
     root = trainings.write_photos(tmp_path_factory.mktemp("photos"), train=10, val=3)
     file = tmp_path_factory.mktemp("config") / "config.py"
     file.write_text(CONFIG.format(source=str(root)))
@@ -54,12 +54,12 @@ def metrics(run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sharded", "pmap"])
-def test_two_processes_are_one(mode, config, tmp_path):
-    how = f"--config.parallel.mode={mode}"
-    train(config, tmp_path / "one", how, processes=1, devices=4)
-    first, second = train(config, tmp_path / "two", how, processes=2, devices=2)
+def test_two_processes_equal_one(mode, config, tmp_path):
+    flag = f"--config.parallel.mode={mode}"
+    train(config, tmp_path / "one", flag, processes=1, devices=4)
+    first, second = train(config, tmp_path / "two", flag, processes=2, devices=2)
     assert "step 4/4" in first
-    assert "step" not in second  # only one of them talks
+    assert "step" not in second  # only process 0 prints
 
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
     assert [line["step"] for line in two] == [0, 1, 2, 3, 4]
@@ -71,8 +71,8 @@ def test_two_processes_are_one(mode, config, tmp_path):
 
     shutil.copytree(tmp_path / "two", tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / run_directory.CHECKPOINTS / "4")
-    train(config, tmp_path / "again", how, processes=2, devices=2)
-    assert metrics(tmp_path / "again") == two  # to the last bit
+    train(config, tmp_path / "again", flag, processes=2, devices=2)
+    assert metrics(tmp_path / "again") == two  # bit for bit
 
 
 def compare(one, other):

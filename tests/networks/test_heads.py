@@ -85,7 +85,7 @@ def test_evaluation_normalises_by_running_statistics():
     jax.tree.map(np.testing.assert_array_equal, updates["batch_stats"], variables["batch_stats"])
 
 
-def test_initialisation_leaves_running_statistics_alone():
+def test_initialisation_does_not_update_running_statistics():
     model = MLP((6, 4))
     variables = model.init(KEY, X, train=True)
     np.testing.assert_array_equal(variables["batch_stats"]["norm_0"]["mean"], 0)
@@ -98,10 +98,10 @@ def test_training_without_mutable_statistics_fails():
         model.apply(variables, X, train=True)
 
 
-def test_layer_norm_treats_samples_alone():
+def test_layer_norm_is_independent_of_the_batch():
     model, variables = build(norm="layer")
-    together, alone = run(model, variables, train=True), run(model, variables, X[:1])
-    np.testing.assert_allclose(together[:1], alone, rtol=1e-5, atol=1e-6)
+    batch, single = run(model, variables, train=True), run(model, variables, X[:1])
+    np.testing.assert_allclose(batch[:1], single, rtol=1e-5, atol=1e-6)
 
 
 def test_last_layer_is_linear_and_without_norm():

@@ -69,9 +69,9 @@ def test_sides_of_the_stages(stem, sides):
         lambda k: model.init_with_output(k, jnp.zeros((1, 32, 32, 3)), capture_intermediates=True),
         jax.random.key(0),
     )
-    seen = state["intermediates"]
+    outputs = state["intermediates"]
     names = ["conv_stem", "stage1_block0", "stage2_block0", "stage3_block0", "stage4_block0"]
-    assert [seen[name]["__call__"][0].shape[1] for name in names] == sides
+    assert [outputs[name]["__call__"][0].shape[1] for name in names] == sides
 
 
 @pytest.mark.parametrize(("side", "stride"), [(1, 2), (3, 1), (3, 2), (7, 2)])
@@ -88,7 +88,7 @@ def test_convolution_matches_numpy(side, stride):
 
 
 @pytest.mark.parametrize("bottleneck", [False, True])
-def test_strided_branch_sees_every_pixel(bottleneck):
+def test_strided_branch_depends_on_every_pixel(bottleneck):
     """A stride on a 1x1 convolution would skip three pixels of four (version 1, not 1.5)."""
     model = Block(4, 2, bottleneck, Conv, partial(nn.GroupNorm, num_groups=2))
     variables = randomize(jax.eval_shape(model.init, jax.random.key(0), IMAGES))
@@ -152,11 +152,11 @@ def test_synchronised_batch_norm_equals_a_large_batch():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), actual, expected)
 
 
-def test_group_norm_treats_images_alone_and_ignores_train():
+def test_group_norm_is_independent_of_the_batch_and_of_train():
     model, variables = build(norm="group", width=32)
     assert set(variables) == {"params"}
-    together = run(model, variables, train=True)
-    np.testing.assert_allclose(run(model, variables, IMAGES[1:2]), together[1:2], rtol=1e-4)
+    batch = run(model, variables, train=True)
+    np.testing.assert_allclose(run(model, variables, IMAGES[1:2]), batch[1:2], rtol=1e-4)
 
 
 def test_weight_standardisation_ignores_scale_and_shift_of_a_kernel():

@@ -1,4 +1,4 @@
-"""The student and the classifier: the names of their parameters and the teacher's path."""
+"""The student and the classifier: names of parameters and the teacher's forward pass."""
 
 import flax.linen as nn
 import jax
@@ -38,7 +38,7 @@ def test_top_level_names(student):
     assert set(variables["batch_stats"]) == {"projector", "predictor"}
 
 
-def test_names_come_from_the_fields_even_if_the_modules_have_their_own():
+def test_names_come_from_the_fields_even_if_the_modules_are_named():
     model = Student(Mean(name="a"), MLP((7, 3), name="b"), MLP((6, 3), name="c"))
     variables = jax.eval_shape(model.init, KEY, X)
     assert set(variables["params"]) == {"encoder", "projector", "predictor"}
@@ -81,7 +81,7 @@ def test_project_needs_no_predictor(student, train):
     assert set(updates["batch_stats"]) == {"projector"}
 
 
-def test_the_whole_needs_the_predictor(student):
+def test_the_call_needs_the_predictor(student):
     model, variables = student
     with pytest.raises(ScopeParamNotFoundError):
         model.apply(without_predictor(variables), X)
@@ -94,13 +94,13 @@ def test_train_reaches_every_batch_norm(student):
     assert not any(jax.tree.leaves(jax.tree.map(np.allclose, old, new)))
 
 
-def test_one_module_for_both_heads_is_refused():
+def test_one_module_for_both_heads_is_an_error():
     head = MLP((7, 5))
     with pytest.raises(ValueError, match="would share parameters: build two"):
         Student(Mean(), head, head)
 
 
-def test_equal_heads_have_their_own_parameters():
+def test_equal_heads_have_separate_parameters():
     model = Student(Mean(), MLP((7, 5), norm="none"), MLP((7, 5), norm="none"))
     params = jax.jit(model.init)(KEY, X)["params"]
     assert not np.allclose(params["projector"]["dense_0"]["kernel"], params["predictor"]["dense_0"]["kernel"])

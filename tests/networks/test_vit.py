@@ -1,4 +1,4 @@
-"""The vision transformer: sizes, names, exact arithmetic, stochastic depth and its ways to compile."""
+"""The vision transformer: sizes, names, arithmetic against NumPy, stochastic depth, scan and remat."""
 
 from functools import cache
 
@@ -35,7 +35,7 @@ def run(model, variables, x=IMAGES, **kwargs):
 
 @cache
 def evaluate(**overrides):
-    """Return features and block features; compiling is slow, so tests share the results."""
+    """Return features and block features, cached because compiling is slow."""
     model, variables = build(**overrides)
     return run(model, variables), run(model, variables, method="block_features")
 
@@ -115,11 +115,11 @@ def test_initialisation():
     assert not np.allclose(*params["blocks/mlp/up/kernel"])
 
 
-def test_the_scale_of_the_initial_weights_is_a_choice():
+def test_init_std_scales_the_initial_weights():
     key = jax.random.key(0, impl="rbg")
-    usual, wide = (jax.jit(ViT(**TINY, scan=True, **f).init)(key, IMAGES) for f in ({}, {"init_std": 0.2}))
-    usual, wide = (flatten_dict(variables["params"]) for variables in (usual, wide))
-    for path, value in usual.items():
+    default, wide = (jax.jit(ViT(**TINY, scan=True, **f).init)(key, IMAGES) for f in ({}, {"init_std": 0.2}))
+    default, wide = (flatten_dict(variables["params"]) for variables in (default, wide))
+    for path, value in default.items():
         factor = 1.0 if path[-1] in ("bias", "scale") else 10.0
         np.testing.assert_allclose(factor * value, wide[path], rtol=1e-5)
 
@@ -168,17 +168,17 @@ def test_block_matches_numpy():
     np.testing.assert_allclose(run(model, variables, x, rate=None), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "far"), [(jnp.float32, 1e-6), (jnp.bfloat16, 2e-2)])
-def test_attention_is_that_of_jax(dtype, far):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-6), (jnp.bfloat16, 2e-2)])
+def test_attention_equals_that_of_jax(dtype, tolerance):
     rng = np.random.default_rng(4)
     q, k, v, cotangent = (jnp.asarray(rng.standard_normal((2, 9, 3, 16)), dtype) for _ in range(4))
     output, pull = jax.vjp(attend, q, k, v)
     exact = [x.astype(jnp.float32) for x in (q, k, v, cotangent)]
     expected, expected_pull = jax.vjp(jax.nn.dot_product_attention, *exact[:3])
     assert output.dtype == dtype
-    for found, right in zip((output, *pull(cotangent)), (expected, *expected_pull(exact[3])), strict=True):
-        error = jnp.linalg.norm((found - right).astype(jnp.float32)) / jnp.linalg.norm(right)
-        assert error < far
+    for ours, reference in zip((output, *pull(cotangent)), (expected, *expected_pull(exact[3])), strict=True):
+        error = jnp.linalg.norm((ours - reference).astype(jnp.float32)) / jnp.linalg.norm(reference)
+        assert error < tolerance
 
 
 def test_attention_in_bfloat16_has_no_logits_in_float32():
@@ -336,8 +336,8 @@ def test_frozen_patch_computes_what_a_trained_one_does():
 
 def test_samples_do_not_interact():
     model, variables = build(pool="token", scan=False)
-    alone = run(model, variables, IMAGES[1:2], train=True)
-    np.testing.assert_allclose(alone, evaluate(pool="token", scan=False)[0][1:2], rtol=1e-4, atol=1e-5)
+    single = run(model, variables, IMAGES[1:2], train=True)
+    np.testing.assert_allclose(single, evaluate(pool="token", scan=False)[0][1:2], rtol=1e-4, atol=1e-5)
 
 
 def test_presets():

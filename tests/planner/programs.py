@@ -1,4 +1,4 @@
-"""Programs compiled for the simulated devices, and what the planner counts in them."""
+"""Programs compiled for the simulated devices, and their cost."""
 
 import jax
 import numpy as np
@@ -9,17 +9,17 @@ from byov_jax.planner import cost, hlo
 DEVICES = 8
 
 
-def text(function, *arguments):
-    """The compiled program, as users compile: `optimized` is a fixture of all tests here."""
+def compiled_text(function, *arguments):
+    """Return the text of the compiled program."""
     return jax.jit(function).lower(*arguments).compile().as_text()
 
 
 def count(function, *arguments, devices=1, **settings):
-    return cost.count(hlo.parse(text(function, *arguments)), devices=devices, **settings)
+    return cost.count(hlo.parse(compiled_text(function, *arguments)), devices=devices, **settings)
 
 
 def array(*sizes, dtype="float32", spec=None):
-    """An array that is never made, on one device or divided among all by `spec`."""
+    """Return an abstract array, on one device or sharded over all by `spec`."""
     if spec is None:
         return jax.ShapeDtypeStruct(sizes, dtype)
     mesh = Mesh(np.array(jax.devices()), ("data",))

@@ -1,9 +1,9 @@
-"""Operations and bytes of programs whose answer is known, and XLA's own count where that is right."""
+"""FLOPs and bytes of programs with a known cost, and XLA's own count where that is right."""
 
 import jax
 import jax.numpy as jnp
 import pytest
-from planner.programs import DEVICES, array, count, text
+from planner.programs import DEVICES, array, compiled_text, count
 
 from byov_jax.planner import cost, hlo
 
@@ -28,7 +28,7 @@ def layers(w, x):
 
 
 @pytest.mark.parametrize("length", [1, 2, 12])
-def test_a_scan_counts_as_often_as_it_runs(length):
+def test_a_scan_counts_once_per_trip(length):
     assert count(layers, array(length, N, N), array(M, N)).flops == length * 2 * M * N * N
 
 
@@ -57,13 +57,13 @@ def test_nested_scans_multiply():
 
 
 def test_counting_bodies_once_is_what_xla_does():
-    found = count(layers, array(12, N, N), array(M, N), once=True)
+    found = count(layers, array(12, N, N), array(M, N), loops_once=True)
     compiled = jax.jit(layers).lower(array(12, N, N), array(M, N)).compile()
     assert found.flops == 2 * M * N * N
     assert compiled.cost_analysis()["flops"] == pytest.approx(found.flops, rel=0.05)
 
 
-def test_a_loop_that_only_data_end_is_counted_once_and_said_to_be():
+def test_a_loop_whose_length_depends_on_data_counts_once_and_is_reported():
     def halve(x):
         return jax.lax.while_loop(lambda x: x[0, 0] > 1.0, lambda x: x @ x, x)
 
@@ -71,7 +71,7 @@ def test_a_loop_that_only_data_end_is_counted_once_and_said_to_be():
     assert (found.flops, found.unknown_loops) == (2 * N**3, 1)
 
 
-def test_the_more_costly_branch_counts():
+def test_the_most_expensive_branch_counts():
     def choose(flag, x):
         return jax.lax.cond(flag, lambda x: x @ x @ x, lambda x: x @ x, x)
 
@@ -87,8 +87,8 @@ def test_an_elementwise_chain_is_read_and_written_once():
     ("padding", "stride", "dilation"),
     [("SAME", 1, 1), ("VALID", 2, 1), ("SAME", 2, 1), ([(1, 0), (-1, 2)], 1, 2)],
 )
-def test_convolutions_count_only_products_with_pixels(padding, stride, dilation):
-    """Against counting the ones that a convolution of ones adds up."""
+def test_convolutions_count_only_products_with_input_values(padding, stride, dilation):
+    """The sum of a convolution of ones with ones is the number of products."""
 
     def convolve(x, w):
         return jax.lax.conv_general_dilated(
@@ -101,12 +101,12 @@ def test_convolutions_count_only_products_with_pixels(padding, stride, dilation)
         )
 
     x, w = (2, 9, 10, 3), (3, 3, 3, 4)
-    found = cost.count(hlo.parse(text(convolve, array(*x), array(*w))), devices=1)
+    found = cost.count(hlo.parse(compiled_text(convolve, array(*x), array(*w))), devices=1)
     assert found.flops == 2 * int(convolve(jnp.ones(x), jnp.ones(w)).sum())
 
 
 def test_bytes_agree_with_xla_where_xla_is_right():
-    """On one CPU device: no loop, no asynchronous copy."""
+    """On one CPU device, without loops and asynchronous copies."""
 
     def network(x, a, b):
         return jnp.sum(jax.nn.gelu(x @ a) @ b, axis=0)
@@ -119,7 +119,7 @@ def test_bytes_agree_with_xla_where_xla_is_right():
     assert found.flops == pytest.approx(xla["flops"], rel=0.05)
 
 
-def test_divided_work_is_that_of_one_device():
+def test_sharded_work_counts_for_one_device():
     found = count(
         lambda a, b: a @ b, array(DEVICES * M, K, spec=("data",)), array(K, N, spec=()), devices=DEVICES
     )

@@ -1,4 +1,4 @@
-"""What a fusion reads and writes of large arrays, in texts such as the TPU's compiler writes."""
+"""Bytes that fusions read and write of large arrays, in programs like those of the TPU compiler."""
 
 import pytest
 
@@ -49,15 +49,15 @@ SUM = "ROOT %sum = f32[1,1024]{1,0} add(%slice, %row)"
         ),
     ],
 )
-def test_of_an_array_of_which_it_uses_a_part_a_fusion_reads_a_part(result, body, expected):
+def test_a_fusion_reads_the_part_of_an_array_that_it_uses(result, body, expected):
     assert count(result, body).bytes == expected
 
 
-def test_memory_on_the_core_does_not_count():
+def test_on_chip_memory_does_not_count():
     result, body = "f32[100,1024]{1,0}", ["ROOT %twice = f32[100,1024]{1,0} add(%big, %big)"]
     assert count(result, body).bytes == 2 * ALL
     assert count(result, body, space=":T(8,128)S(1)").bytes == ALL
-    assert count(result, body, space=":T(8,128)S(1)", everywhere=True).bytes > 2 * ALL  # with its padding
+    assert count(result, body, space=":T(8,128)S(1)", all_memories=True).bytes > 2 * ALL  # including padding
 
 
 def count(result, body, space="", **settings):
@@ -66,8 +66,8 @@ def count(result, body, space="", **settings):
     return cost.count(hlo.parse(text), devices=1, **settings)
 
 
-def test_negative_padding_cuts_off_a_part_of_a_convolution():
-    """One head of three: that is how the TPU's compiler takes queries out of queries, keys and values."""
+def test_negative_padding_crops_the_input_of_a_convolution():
+    """The TPU compiler splits queries from queries, keys and values in this way."""
     text = """HloModule step
 
 %fused (x: f32[1,36,8], w: f32[1,8,4]) -> f32[1,12,4] {
@@ -86,7 +86,7 @@ ENTRY %main (x.1: f32[1,36,8], w.1: f32[1,8,4]) -> f32[1,12,4] {
     assert (found.flops, found.bytes) == (2 * 12 * 8 * 4, 4 * (12 * 8 + 8 * 4 + 12 * 4))
 
 
-def test_an_exchange_that_is_spread_over_fusions_counts_once():
+def test_a_collective_distributed_over_fusions_counts_once():
     config = 'backend_config={"async_collective_fusion_config":{"flag_start":"2"}}'
     gather = f"all-gather(%p), channel_id=3, replica_groups=[1,4]<=[4], dimensions={{0}}, {config}"
     text = f"""HloModule step

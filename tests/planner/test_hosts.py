@@ -1,4 +1,4 @@
-"""The photographs that decoding is measured on, and the rate."""
+"""The synthetic photographs, and the decoding rate."""
 
 import io
 
@@ -7,8 +7,8 @@ from PIL import Image
 from byov_jax.planner import hosts
 
 
-def test_photographs_are_like_those_of_imagenet():
-    one, other = hosts.photograph(0), hosts.photograph(1)
+def test_photographs_have_the_size_of_imagenet_files():
+    one, other = hosts.synthetic_photograph(0), hosts.synthetic_photograph(1)
     assert one != other
     with Image.open(io.BytesIO(one)) as image:
         assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (500, 375))

@@ -1,4 +1,4 @@
-"""How often loops run, from texts such as the TPU's compiler writes: it does not state the trips."""
+"""Trip counts of loops in programs like those of the TPU compiler, which does not state them."""
 
 import pytest
 
@@ -52,7 +52,7 @@ STATED = ', backend_config={"known_trip_count":{"n":"7"}}'
         (0, "constant(12)", 1, "LE", "", 13),
         (5, "constant(0)", -1, "GT", "", 5),
         (0, "constant(9)", 3, "NE", "", 3),
-        (0, "get-tuple-element(%state), index=2", 1, "LT", "", 12),  # carried along as a constant
+        (0, "get-tuple-element(%state), index=2", 1, "LT", "", 12),  # a constant in the state
         (3, "constant(3)", 1, "LT", "", 0),
         (0, "constant(12)", 1, "LT", STATED, 7),
     ],

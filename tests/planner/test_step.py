@@ -1,11 +1,12 @@
-"""The real training step: its operations against a count by hand, its memory, and what does not fit."""
+"""The real training step: its FLOPs against a count by hand, its memory, and steps that do not fit."""
 
 import jax
 import pytest
 
-from byov_jax.planner import cost, hlo, machine, step, table
+from byov_jax.planner import cost, hlo, machine, step, tables
 from byov_jax.planner.chips import Chip
-from byov_jax.training import build as recipe
+from byov_jax.training import build
+from byov_jax.training.config import Config
 
 CHIP = Chip("imagined", flops=1e12, bandwidth=1e11, memory=2**40, link=1e10)
 VIT = {
@@ -17,15 +18,15 @@ VIT = {
 
 
 def imagined(count=1, **fields):
-    return machine.Machine("imagined", CHIP._replace(**fields), jax.devices()[:count], 1)
+    return machine.Machine("imagined", CHIP._replace(**fields), jax.devices()[:count])
 
 
 def config(method="byol", **sections):
-    return recipe.complete({**VIT, "method": method, **sections})
+    return Config.parse({**VIT, "method": method, **sections})
 
 
 def by_hand(images, *, width, depth, patches, remat, classes, hidden=4096, output=256):
-    """Operations of a step of BYOL with a class token and a patch of 16 x 16 x 3 pixels, all matrix products.
+    """Return the FLOPs of a step of BYOL with a class token and patches of 16 x 16 x 3 pixels.
 
     Gradients cost twice the forward pass, except for the pixels, which need none. Recomputing a block stops
     before its last product, which no gradient needs. The probe's gradient ends at the features.
@@ -43,22 +44,22 @@ def by_hand(images, *, width, depth, patches, remat, classes, hidden=4096, outpu
 
 
 @pytest.mark.slow
-def test_operations_of_vit_b16_agree_with_a_count_by_hand():
+def test_flops_of_vit_b16_agree_with_a_count_by_hand():
     encoder = {"name": "vit", "size": "B/16", "scan": True, "remat": True}
-    runner = recipe.runner(config(encoder=encoder), devices=jax.devices()[:1])
-    compiled = runner.step.lower(*runner.abstract()).compile()
+    runner = build.runner(config(encoder=encoder), devices=jax.devices()[:1])
+    compiled = runner.step.lower(*runner.abstract_inputs()).compile()
     program = hlo.parse(compiled.as_text())
     found = cost.count(program, devices=1)
     assert found.flops == pytest.approx(
         by_hand(8, width=768, depth=12, patches=196, remat=True, classes=10), rel=0.01
     )
     assert found.unknown_loops == 0
-    once = cost.count(program, devices=1, once=True)
-    xla = compiled.cost_analysis()["flops"]  # every body once, and elementwise operations as well
+    once = cost.count(program, devices=1, loops_once=True)
+    xla = compiled.cost_analysis()["flops"]  # every body once, elementwise operations included
     assert once.flops < xla < 1.05 * once.flops < found.flops / 5
 
 
-def test_operations_and_memory_are_divided_among_devices():
+def test_flops_and_memory_are_sharded_over_devices():
     sections = {
         "encoder": {"name": "vit", "patch": 16, "width": 64, "depth": 3, "heads": 2, "scan": True},
         "projector": {"widths": (256, 256)},
@@ -94,11 +95,11 @@ def test_operations_and_memory_are_divided_among_devices():
         ("RESOURCE_EXHAUSTED: out of memory", 0),
     ],
 )
-def test_what_a_compiler_that_gave_up_says(message, size):
-    assert step.needed(message) == size
+def test_memory_in_the_error_of_a_compiler(message, size):
+    assert step.memory_needed(message) == size
 
 
-def test_a_step_that_cannot_be_compiled_for_want_of_memory_does_not_fit(monkeypatch):
+def test_a_step_whose_compilation_runs_out_of_memory_does_not_fit(monkeypatch):
     class Lowered:
         def lower(self, *arguments):
             return self
@@ -106,10 +107,10 @@ def test_a_step_that_cannot_be_compiled_for_want_of_memory_does_not_fit(monkeypa
         def compile(self):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: (3.0M) exceeds available HBM (1.0M)")
 
-    build = step.build.runner
+    build_runner = step.build.runner
 
     def runner(*arguments, **settings):
-        built = build(*arguments, **settings)
+        built = build_runner(*arguments, **settings)
         built.step = Lowered()
         return built
 
@@ -126,7 +127,7 @@ def test_a_step_that_cannot_be_compiled_for_want_of_memory_does_not_fit(monkeypa
     assert found.bayesian == found.parameters
 
 
-def test_a_program_that_the_compiler_cannot_show_still_has_its_memory(monkeypatch):
+def test_a_program_that_the_compiler_cannot_print_still_has_its_memory(monkeypatch):
     def fail(self):
         raise jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")
 
@@ -136,4 +137,4 @@ def test_a_program_that_the_compiler_cannot_show_still_has_its_memory(monkeypatc
     assert found.fits
     assert found.memory > 0
     assert (found.cost, found.roofline, found.images_per_second, found.hours) == (None, None, None, None)
-    assert "unknown: the compiler cannot show its program" in table.methods([found])
+    assert "unknown: the compiler cannot print its program" in tables.methods_table([found])

@@ -1,12 +1,15 @@
-"""Run directories with made-up numbers, of the form that training and `byov_jax.cli.evaluate` write."""
+"""Run directories with made-up numbers, of the form that training and `byov evaluate` write."""
 
 import json
 
 import numpy as np
 
 from byov_jax import files
-from byov_jax.report.gains import SEVERITIES, SHIFTS
-from byov_jax.training import build, run_directory
+from byov_jax.images import shifts
+from byov_jax.methods import TRAITS
+from byov_jax.report.gains import SEVERITIES
+from byov_jax.training import run_directory
+from byov_jax.training.config import Config
 
 CLASSES = ("cat", "dog", "<b>owl</b>")
 IMAGES, RESAMPLES = 60, 40
@@ -24,12 +27,13 @@ SIZES = {"top1": 0.8, "top5": 0.98, "nll": 0.6, "resolution": 0.5}
 
 def write_run(run, method="byov", *, parts=None, curves=True, **config):
     """A whole run directory; `parts` are those that were measured, all if None."""
-    config = build.complete({"method": method, "steps": 20, "data": {"classes": len(CLASSES)}} | config)
+    config = {"method": method, "steps": 20, "data": {"classes": len(CLASSES)}} | config
+    config = Config.parse(config).to_dict()
     run.mkdir(parents=True)
     files.write_json(run / run_directory.CONFIG, config)
     files.write_json(run / run_directory.ENVIRONMENT, {"packages": {"jax": "0.10.2"}, "devices": ["cpu:cpu"]})
     rng = np.random.default_rng([config["seed"], *map(ord, method), int(10 * config["beta_end"])])
-    bayesian = method in ("byov", "supervised_bbb")
+    bayesian = TRAITS[method].bayesian
     if curves:
         write_lines(run / "metrics.jsonl", metrics(rng, method, bayesian))
         if bayesian:
@@ -136,9 +140,9 @@ def shift(rng):
     numbers = {"images": IMAGES, "draws": 6, "clean": {}}
     arrays = {}
     for mode in ("mean", "mc"):
-        _, replicates = metrics_of(rng, (len(SHIFTS), len(SEVERITIES), RESAMPLES))
+        _, replicates = metrics_of(rng, (len(shifts.NAMES), len(SEVERITIES), RESAMPLES))
         arrays |= {f"{mode}/replicates/{name}": values for name, values in replicates.items()}
-        for i, name in enumerate(SHIFTS):
+        for i, name in enumerate(shifts.NAMES):
             for j, severity in enumerate(SEVERITIES):
                 found = {
                     metric: interval(float(values[i, j].mean())) for metric, values in replicates.items()

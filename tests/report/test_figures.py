@@ -12,7 +12,7 @@ from byov_jax.report.figures import FIGURES
 from byov_jax.report.figures.alignment import levels
 from byov_jax.report.figures.layers import depth
 from byov_jax.report.figures.pruning import pruning
-from byov_jax.report.figures.training import MOST_POINTS, series, training
+from byov_jax.report.figures.training import MAX_POINTS, series, training
 from byov_jax.training import run_directory
 
 PART_OF = {
@@ -28,7 +28,7 @@ ALL = ["probe", "calibration", "shift", "pruning", "convergence", "latent", "ali
 
 
 def drawn(place):
-    found = comparison.read([place])
+    found = comparison.read_runs([place])
     return {figure.name: figure for make in FIGURES if (figure := make(found))}
 
 
@@ -95,14 +95,14 @@ def test_titles_say_what_the_numbers_say(root):
 
 def test_a_caption_admits_what_the_paper_did_not_see(tmp_path):
     run = write_run(tmp_path / "byov")
-    assert "points ahead." in pruning(comparison.read([run])).caption[-1]
+    assert "points ahead." in pruning(comparison.read_runs([run])).caption[-1]
 
     def swap(parts):
         numbers = parts["pruning"]
         numbers["snr"], numbers["magnitude"] = numbers["magnitude"], numbers["snr"]
 
     edit(run, swap)
-    assert pruning(comparison.read([run])).caption[-1].endswith("points behind: not what the paper saw.")
+    assert pruning(comparison.read_runs([run])).caption[-1].endswith("points behind: not what the paper saw.")
 
 
 def test_an_undefined_correlation_is_no_claim(tmp_path):
@@ -125,20 +125,20 @@ def test_numbers_of_another_form_are_one_line_that_names_the_run(tmp_path, part)
 
 def test_long_curves_are_averaged_and_gaps_left_out(tmp_path):
     run = write_run(tmp_path / "byov", parts=[])
-    lines = [{"step": i, "loss": float(i), "kl": None if i % 2 else 1.0} for i in range(4 * MOST_POINTS)]
+    lines = [{"step": i, "loss": float(i), "kl": None if i % 2 else 1.0} for i in range(4 * MAX_POINTS)]
     write_lines(run / run_directory.METRICS, lines)
-    (found,) = comparison.read([run]).runs
+    (found,) = comparison.read_runs([run]).runs
     x, y = series(found, "step", "loss")
-    np.testing.assert_allclose(x, np.arange(4 * MOST_POINTS).reshape(-1, 4).mean(axis=1))
+    np.testing.assert_allclose(x, np.arange(4 * MAX_POINTS).reshape(-1, 4).mean(axis=1))
     np.testing.assert_allclose(x, y)
-    assert len(series(found, "step", "kl")[0]) == MOST_POINTS
+    assert len(series(found, "step", "kl")[0]) == MAX_POINTS
     assert len(series(found, "step", "probe")[0]) == 0
 
 
 def test_supervised_losses_have_a_panel_of_their_own(root):
-    panels = [panel.title for panel in training(comparison.read([root])).panels]
+    panels = [panel.title for panel in training(comparison.read_runs([root])).panels]
     assert panels[:2] == ["Loss without labels", "Loss with labels"]
-    alone = [panel.title for panel in training(comparison.read([root / "byol"])).panels]
+    alone = [panel.title for panel in training(comparison.read_runs([root / "byol"])).panels]
     assert "Loss with labels" not in alone
     assert "KL to the prior" not in alone
 

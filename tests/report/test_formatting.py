@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers and lists."""
 
 import math
 
@@ -23,7 +23,7 @@ from byov_jax.report.formatting import MINUS
         (formatting.tick(0.30000000000000004), "0.3"),
         (formatting.tick(-20.0), f"{MINUS}20"),
         (formatting.tick(5e-5), f"5e{MINUS}5"),
-        (formatting.interval(0.011, 0.0349, 1, 100), "[1.1, 3.5]"),
+        (formatting.interval(1.1, 3.49, 1), "[1.1, 3.5]"),
         (formatting.change("1", "2"), "went from 1 to 2"),
         (formatting.change("1", "1"), "stayed at 1"),
         (formatting.listing([]), ""),

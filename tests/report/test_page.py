@@ -80,7 +80,7 @@ def test_no_id_is_used_twice_and_every_reference_has_its_target(out, elements):
     assert set(references) <= set(counts)
 
 
-def test_every_drawing_and_picture_can_be_heard(elements):
+def test_every_figure_and_image_has_a_text_alternative(elements):
     labels = [a["aria-label"] for _, a in elements.tags if a.get("role") == "img"]
     drawings = [a for tag, a in elements.tags if tag == "svg" and a.get("class") != "key"]
     assert len(labels) == len(drawings) > 20
@@ -88,7 +88,7 @@ def test_every_drawing_and_picture_can_be_heard(elements):
     assert all(a["alt"] for tag, a in elements.tags if tag == "img")
 
 
-def test_figures_lie_beside_the_page(out):
+def test_figures_are_written_beside_the_page(out):
     folder = out.with_name("report_figures")
     expected = {f"{figure.__name__}.{kind}" for figure in FIGURES for kind in ("svg", "png", "csv")}
     assert {file.name for file in folder.iterdir()} == expected | {"summary.csv"}
@@ -129,7 +129,7 @@ def test_text_of_files_is_never_markup(tmp_path):
 def test_what_is_missing_is_listed_with_its_command(tmp_path):
     run = write_run(tmp_path / "my run", parts=["probe", "calibration", "shift"], curves=False)
     text = Elements(report.write([run], tmp_path / "page.html").read_text()).text
-    evaluate = f"python -m byov_jax.cli.evaluate --run='{run}'"
+    evaluate = f"byov evaluate --run='{run}'"
     assert "Not measured: pruning, convergence, latent of BYOV" in text
     assert f"{evaluate} --only=pruning,convergence,latent" in text
     assert f"{evaluate} --supervised=RUN --only=alignment" in text
@@ -138,14 +138,14 @@ def test_what_is_missing_is_listed_with_its_command(tmp_path):
 
 
 def test_nothing_is_listed_where_nothing_is_missing(root):
-    assert missing.missing(comparison.read([root])) == []
+    assert missing.unmeasured(comparison.read_runs([root])) == []
 
 
 def test_an_evaluation_from_before_images_were_kept_lists_them(tmp_path):
     run = write_run(tmp_path / "byol", "byol")
-    kept = comparison.read([run]).runs[0].arrays("calibration", "mean/", "mc/", "label")
+    kept = comparison.read_runs([run]).runs[0].arrays("calibration", "mean/", "mc/", "label")
     files.write_npz(run / "evaluation/calibration.npz", kept)
-    (entry,) = missing.missing(comparison.read([run]))
+    (entry,) = missing.unmeasured(comparison.read_runs([run]))
     assert entry.what == "most and least certain images of BYOL"
     assert entry.how.endswith(f"remove {run}/evaluation/calibration.json and run")
     assert entry.command.endswith("--only=calibration")
@@ -156,7 +156,7 @@ def test_a_baseline_on_other_data_is_said_to_be(tmp_path):
     other = write_run(tmp_path / "byol", "byol")
     file = other / "evaluation.json"
     file.write_text(file.read_text().replace('"data": "0123"', '"data": "4567"'))
-    listed = [entry.what for entry in missing.missing(comparison.read([tmp_path]))]
+    listed = [entry.what for entry in missing.unmeasured(comparison.read_runs([tmp_path]))]
     assert listed == [f"differences of BYOV to BYOL: {part}" for part in ("calibration", "shift")]
 
 
@@ -164,20 +164,20 @@ def test_a_sweep_has_its_table(tmp_path):
     for seed in (0, 1):
         for method in ("byov", "byol"):
             write_run(tmp_path / f"{method}_{seed}", method, seed=seed, parts=["calibration"], curves=False)
-    found = comparison.read([tmp_path])
+    found = comparison.read_runs([tmp_path])
     text = page.page(found, [], "figures")
     assert '<section id="sweep">' in text
     assert "Mean over 2 seeds" in text
-    assert '<section id="sweep">' not in page.page(comparison.read([tmp_path / "byov_0"]), [], "figures")
+    assert '<section id="sweep">' not in page.page(comparison.read_runs([tmp_path / "byov_0"]), [], "figures")
 
 
 def test_the_baseline_may_be_any_run(tmp_path, root):
     shutil.copytree(root / "byol", tmp_path / "first")
-    found = comparison.read([root / "byov", root / "byol"], tmp_path / "first")
+    found = comparison.read_runs([root / "byov", root / "byol"], tmp_path / "first")
     assert found.baseline.path == tmp_path / "first"
     assert len(found.runs) == 2
-    assert comparison.read([root / "byov", root / "byol"]).baseline.path == root / "byol"
-    assert comparison.read([root / "byov"]).baseline is None
+    assert comparison.read_runs([root / "byov", root / "byol"]).baseline.path == root / "byol"
+    assert comparison.read_runs([root / "byov"]).baseline is None
 
 
 def test_an_earlier_report_leaves_no_stale_figures(tmp_path):

@@ -18,7 +18,7 @@ def run(tmp_path):
 
 def test_a_run_comes_back_as_it_was_written(run):
     found = runs.read(run)
-    assert found.config == run_directory.read_config(run)
+    assert found.config == run_directory.read_config(run).to_dict()
     assert [line["step"] for line in found.metrics] == list(range(1, 21))
     assert found.measured("pruning")["images"] == 60
     assert found.arrays("calibration", "mc/probs")["mc/probs"].shape == (60, 3)
@@ -53,7 +53,7 @@ def test_a_run_measured_as_a_baseline_has_its_parts_beside_the_arrays(run):
     assert runs.read(run).parts == {"shift": evaluation["parts"]["shift"]}
 
 
-def test_numbers_beside_the_arrays_win_unless_they_are_of_other_data(run):
+def test_numbers_beside_the_arrays_take_precedence_unless_they_are_of_other_data(run):
     settings = runs.read(run).settings["pruning"]
     file = run / run_directory.ARRAYS / "pruning.json"
     file.write_text(json.dumps({"settings": settings, "numbers": {"images": 7}}))
@@ -127,5 +127,5 @@ def test_what_is_no_run_and_has_none_is_refused(tmp_path):
 def test_wrong_types_inside_a_file_name_the_run(run):
     write_lines(run / run_directory.METRICS, [{"step": 1, "epoch": 1, "loss": "low"}])
     found = runs.read(run)
-    with pytest.raises(RunError, match=r"byov: metrics is not as a run has it"), found.reading("metrics"):
+    with pytest.raises(RunError, match=r"byov: metrics has an unexpected format"), found.parsing("metrics"):
         float(found.metrics[0]["loss"])

@@ -5,7 +5,7 @@ import math
 import pytest
 from report.synthetic import write_run
 
-from byov_jax.report import comparison, gains, summary, tables
+from byov_jax.report import comparison, gains, page, summary
 from byov_jax.report.gains import Interval
 
 
@@ -14,11 +14,15 @@ def found(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     for method in ("byov", "byol", "supervised_bbb"):
         write_run(root / method, method, curves=False)
-    return comparison.read([root])
+    return comparison.read_runs([root])
 
 
 def row(name, value, width):
     return summary.Row(name, "", {"ece": Interval(value, value - width, value + width)}, {})
+
+
+def html(rows):
+    return page.TEMPLATES.get_template("sections.html.jinja").module.summary(**page.summary_content(rows))
 
 
 def test_rows_are_runs_and_modes_and_what_they_have_to_beat(found):
@@ -56,12 +60,12 @@ def test_the_best_is_marked_only_if_its_interval_overlaps_no_other():
     assert summary.best([row("a", 2.0, 1.5), *clear[1:]], "ece") is None
     assert summary.best(clear[:1], "ece") is None
     assert summary.best(clear, "knn") is None
-    assert tables.summary_table(clear).count("<b>") == 1
-    assert "<b>2.0</b>" in tables.summary_table(clear)
+    assert html(clear).count("<b>") == 1
+    assert "<b>2.0</b>" in html(clear)
 
 
 def test_a_missing_part_leaves_its_columns_empty(tmp_path):
     write_run(tmp_path / "byov", curves=False, parts=["probe"])
-    rows = summary.rows(comparison.read([tmp_path]))
+    rows = summary.rows(comparison.read_runs([tmp_path]))
     assert {column for row in rows for column in row.values} == {"top1", "knn"}
-    assert "ECE" not in tables.summary_table(rows)
+    assert "ECE" not in html(rows)

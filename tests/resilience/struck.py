@@ -3,7 +3,7 @@
     python struck.py PHASE ARGUMENTS
 
 PHASE is one of `PHASES`, or "nothing" for the other processes of the run; ARGUMENTS are those of
-byov_jax.cli.imagenet.
+byov imagenet.
 """
 
 import functools

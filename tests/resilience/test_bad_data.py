@@ -9,7 +9,7 @@ import trainings
 from trainings import assert_same, lines, stopping
 
 from byov_jax.cli import train
-from byov_jax.data import load as named
+from byov_jax.data import registry
 from byov_jax.errors import RunError
 from byov_jax.model import load
 from byov_jax.training import callbacks, run_directory
@@ -31,7 +31,8 @@ def photos(tmp_path_factory):
 
 def prepared(place, **changes):
     section = {"source": str(place), "loader": "stream", "workers": 0} | changes
-    data = named.load(section, 14)
+    policy = section.get("on_error", "replace")
+    data = registry.load_dataset(str(place), loader="stream", size=14, on_error=policy)
     return trainings.prepared(data, data=section, views={"name": "small_color", "size": 14}), data
 
 
@@ -87,7 +88,7 @@ def test_a_run_goes_on_where_its_data_have_moved_to(whole, photos, tmp_path):
 
     (moved / "train/a/0.jpg").unlink()
     with pytest.raises(
-        RunError, match=r"data\.digest is '\w+' there, '\w+' here .images or labels are others"
+        RunError, match=r"data\.digest is '\w+' there, '\w+' here .the images or labels are not"
     ):
         runs.train(*prepared(moved), workdir)
 

@@ -64,7 +64,7 @@ def test_a_file_that_is_not_what_it_was(folder, tmp_path, spoil, message):
         found, warnings = resume(copy)
         assert_is(found, 6)
         (text,) = warnings
-        if name != integrity.FILE:
+        if name != integrity.MANIFEST:
             assert name in text
             assert message in text
         else:
@@ -74,10 +74,13 @@ def test_a_file_that_is_not_what_it_was(folder, tmp_path, spoil, message):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda step: (step / "manifest.json").unlink(), "it has no manifest.json: it was not finished"),
-        (lambda step: (shutil.rmtree(step), step.mkdir()), "it has no manifest.json: it was not finished"),
-        (lambda step: (step / "notes.txt").write_text("mine"), "notes.txt does not belong to it"),
-        (lambda step: (step / "d" / "0").write_text(""), "d/0 does not belong to it"),
+        (lambda step: (step / "manifest.json").unlink(), "manifest.json is missing: saving was"),
+        (
+            lambda step: (shutil.rmtree(step), step.mkdir()),
+            "manifest.json is missing: saving was",
+        ),
+        (lambda step: (step / "notes.txt").write_text("mine"), "notes.txt is not in manifest.json"),
+        (lambda step: (step / "d" / "0").write_text(""), "d/0 is not in manifest.json"),
         (lambda step: shutil.rmtree(step / "d"), "is missing"),
         (lambda step: (shutil.rmtree(step), shutil.copytree(step.parent / "3", step)), "of step 3"),
     ],
@@ -143,7 +146,7 @@ def test_a_step_that_cannot_be_moved(folder, monkeypatch):
         patch.setattr(os, "rename", refuse)
         found, warnings = resume(folder)
     assert_is(found, 6)
-    assert warnings[0].endswith("could not be set aside (Permission denied) and stays where it is")
+    assert warnings[0].endswith("; it could not be moved (Permission denied)")
     assert_is(resume(folder)[0], 6)
 
 
@@ -152,7 +155,7 @@ def test_two_bad_ones_go_aside_and_so_does_a_second_of_the_same_step(folder):
     os.truncate(folder / "6" / "manifest.ocdbt", 5)
     found, warnings = resume(folder)
     assert_is(found, 3)
-    assert [text.split(": ")[0] for text in warnings] == [f"checkpoint {folder / step}" for step in "96"]
+    assert [text.split(" failed")[0] for text in warnings] == [f"checkpoint {folder / step}" for step in "96"]
     checkpointer.save(folder, 6, state(6))
     flip(folder / "6" / "_METADATA")
     assert_is(resume(folder)[0], 3)
@@ -168,9 +171,7 @@ def test_if_none_is_sound_nothing_is_overwritten(folder):
         lambda: resume(folder),
         lambda: resume(folder),
     ):
-        with pytest.raises(
-            RunError, match=r"no checkpoint in .* is sound .*nothing was overwritten"
-        ) as error:
+        with pytest.raises(RunError, match=r"no valid checkpoint in .*nothing was overwritten") as error:
             reader()
         assert "\n" not in str(error.value)
     assert contents(folder) == before

@@ -48,7 +48,7 @@ def runner():
                 mode=mode,
                 devices=jax.devices()[:devices],
                 one_draw=True,
-                smallest=1,
+                min_sharded_size=1,
             )
         return found[mode, devices]
 
@@ -59,19 +59,19 @@ def train(runner, state, until):
     """From a state to the state after so many steps."""
     first = int(state.step)
     order = {"seed": 0, "batch_size": BATCH_SIZE, "first": first, "steps": until}
-    placed = runner.place(state)
+    placed = runner.put_state(state)
     for progress in loop.run_steps(
         runner, placed, feed.from_memory(runner, DATA, **order), KEYS.steps, first=first
     ):
         placed = progress.placed
-    return runner.state(placed)
+    return runner.get_state(placed)
 
 
 def go_on(runner, folder, until):
     """From the newest checkpoint, or from the first state, to a checkpoint after so many steps."""
-    state = checkpointer.restore_newest(folder, runner.like())
+    state = checkpointer.restore_newest(folder, runner.abstract_state())
     if state is None:
-        state = runner.state(runner.start(KEYS.init))
+        state = runner.get_state(runner.init(KEYS.init))
     state = train(runner, state, until)
     checkpointer.save(folder, until, state)
     return jax.device_get(state)
@@ -93,8 +93,8 @@ def test_a_state_is_read_on_any_number_of_devices(mode, runner, tmp_path):
     for other in MODES:
         for devices in (1, 2, 4):
             on = runner(other, devices)
-            found = checkpointer.restore_newest(tmp_path, on.like())
-            assert_same_state(jax.device_get(on.state(on.place(found))), written)
+            found = checkpointer.restore_newest(tmp_path, on.abstract_state())
+            assert_same_state(jax.device_get(on.get_state(on.put_state(found))), written)
             kernel = found.posterior.mean["encoder"]["Dense_0"]["kernel"]
             shard = kernel.addressable_shards[0].data.size
             assert shard == kernel.size // (devices if other == "sharded" else 1)
@@ -102,7 +102,7 @@ def test_a_state_is_read_on_any_number_of_devices(mode, runner, tmp_path):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_with_other_numbers_of_devices_the_training_is_the_same_to_rounding(mode, runner, tmp_path):
-    start = jax.device_get(runner(mode, 1).state(runner(mode, 1).start(KEYS.init)))
+    start = jax.device_get(runner(mode, 1).get_state(runner(mode, 1).init(KEYS.init)))
     whole = jax.device_get(train(runner(mode, 1), start, STEPS))
     checkpointer.save(tmp_path, 0, start)
     for until, devices in ((2, 1), (4, 2), (6, 4), (8, 2), (STEPS, 1)):

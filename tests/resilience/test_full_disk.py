@@ -82,7 +82,7 @@ PLACES = {
 def test_it_goes_on_warns_and_tries_again(where, whole, tmp_path, monkeypatch):
     disk = Disk(monkeypatch, *PLACES[where], full=(4, 5))
     assert runs.train(prepared(**PLAN), DATA, tmp_path / "run", disk.listener()) == (7, 0)
-    reason = "(No space left on device); training goes on, and tries again"
+    reason = "(No space left on device); training continues, and tries again"
     assert disk.warnings[0] == f"step 4 could not be saved {reason}"
     assert disk.warnings in ([disk.warnings[0]], [disk.warnings[0], f"step 5 could not be saved {reason}"])
     assert_same(tmp_path / "run", whole)
@@ -110,7 +110,7 @@ def test_lines_wait_until_there_is_room(whole, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     assert runs.train(prepared(**PLAN), DATA, workdir, disk.listener()) == (7, 0)
     place = workdir / run_directory.METRICS
-    text = f"{place} cannot be written (No space left on device); training goes on, and tries again"
+    text = f"{place} cannot be written (No space left on device); training continues, and tries again"
     assert disk.warnings == [text]
     assert_same(workdir, whole)
 

@@ -203,7 +203,7 @@ def test_every_file_of_a_checkpoint(folder):
 
 def test_manifests_with_the_right_checksum(folder):
     """200 manifests that somebody has changed who knew how."""
-    rng, file = random.Random(5), folder / "9" / integrity.FILE
+    rng, file = random.Random(5), folder / "9" / integrity.MANIFEST
     good = json.loads(file.read_text())
     for _ in range(200):
         body = copy.deepcopy(good)
@@ -233,7 +233,7 @@ def test_orbax_alone(folder):
 
 def restore_spoilt(folder):
     rng, step = random.Random(6), folder / "9"
-    files = [file for file in sorted(step.rglob("*")) if file.is_file() and file.name != integrity.FILE]
+    files = [file for file in sorted(step.rglob("*")) if file.is_file() and file.name != integrity.MANIFEST]
     refused = 0
     for _ in range(100):
         file = rng.choice(files)

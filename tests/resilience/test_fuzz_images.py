@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from byov_jax.data.loading import crops, lazy, pipeline
-from byov_jax.data.records import Record, attempt
+from byov_jax.data.dataset import Record, read_image
 from byov_jax.errors import ImageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Pillow warns of damage that it can live with
@@ -31,7 +31,7 @@ GRAY, OTHER = COLOR.convert("L"), COLOR.rotate(90)
 def encoded(image, kind, **options):
     stream = io.BytesIO()
     image.save(stream, kind, **options)
-    return pipeline.getvalue()
+    return stream.getvalue()
 
 
 def turned():
@@ -140,7 +140,7 @@ def ends_within(seconds):
 def tried(source, i, work):
     """What comes of an image: an array, or the reason why not."""
     try:
-        return attempt(source, i, work)[0]
+        return read_image(source, i, work)[0]
     except ImageError as error:
         refusal = error
     assert str(refusal).startswith(f"image {i} cannot be read as an image (")
@@ -200,8 +200,8 @@ def test_batches_and_arrays_of_damaged_images():
     assert batch.image.shape == (len(rows), 2, SIZE, SIZE, 3)
     images = lazy.LazyImages(source, SIZE, "replace")
     assert images[:].shape == images.shape
-    assert set(images.bad.items()) == set(batch.bad)
-    unread = [int(name.split()[1]) for name in images.bad]
+    assert set(images.unreadable.items()) == set(batch.unreadable)
+    unread = [int(name.split()[1]) for name in images.unreadable]
     assert 0 < len(unread) < len(rows)
     assert (images[unread] == lazy.GRAY).all()
     assert set(batch.label) == set(rows) - set(

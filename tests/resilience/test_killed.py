@@ -70,12 +70,13 @@ def run(place, instants):
 READER = """
 import multiprocessing
 import numpy as np
-from byov_jax.data import records, stream
+from byov_jax.data.dataset import ArraySource
+from byov_jax.data.loading import pipeline
 
 if __name__ == "__main__":  # workers import this file as well
-    images = records.Arrays(np.zeros((32, 9, 9, 3), np.uint8), np.zeros(32, np.int32), "black")
+    images = ArraySource(np.zeros((32, 9, 9, 3), np.uint8), np.zeros(32, np.int32), "black")
     order = {"seed": 0, "batch_size": 8, "rows": np.arange(8), "first": 0, "steps": 10**6, "size": 8}
-    with stream.batches(images, crops=1, workers=1, **order) as batches:
+    with pipeline.batches(images, crops=1, workers=1, **order) as batches:
         next(batches)
         (worker,) = multiprocessing.active_children()
         print(worker.pid, flush=True)

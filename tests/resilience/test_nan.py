@@ -69,14 +69,14 @@ def test_one_batch_is_skipped_counted_and_named(tmp_path, programs):
 
 def without_the_update(runner, config):
     """The state of a training that leaves out one update, made by hand."""
-    keys = loop.keys(config["seed"], config["prng"], runner.everywhere)
-    order = {key: config[key] for key in ("seed", "batch_size", "steps")}
+    keys = loop.keys(config.seed, config.prng, runner.replicated)
+    order = {key: getattr(config, key) for key in ("seed", "batch_size", "steps")}
     train = data(BAD).train
-    placed = runner.start(keys.init)
+    placed = runner.init(keys.init)
     for step, batch in enumerate(feed.from_memory(runner, Batch(train.image, train.label), first=0, **order)):
         if step == BAD_STEP:
             skipped = placed.guard._replace(skipped=jnp.int32(1), in_a_row=jnp.int32(1), reason=jnp.int32(1))
-            placed = runner.place(placed._replace(step=placed.step + 1, guard=skipped))
+            placed = runner.put_state(placed._replace(step=placed.step + 1, guard=skipped))
         else:
             placed, _ = runner.step(placed, batch, keys.steps)
     return jax.device_get(placed)
@@ -116,7 +116,7 @@ def test_the_command_says_so_with_exit_code_1(tmp_path, capsys):
     }
     np.savez(tmp_path / "data.npz", **arrays)
     section = {"source": str(tmp_path / "data.npz")}
-    config = {key: value for key, value in prepared(white, **CONFIG).items() if key != "data"}
+    config = prepared(white, **CONFIG).to_dict()
     (tmp_path / "config.py").write_text(
         f"def get_config(variant=''):\n    return {config | {'data': section}!r}"
     )

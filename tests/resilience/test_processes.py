@@ -78,9 +78,9 @@ def test_a_signal_to_one_of_two_saves_the_run(config, whole, tmp_path):
     assert codes == [143, 143], "\n".join(said)
     reached = store.latest_step(stopped / run_directory.CHECKPOINTS)
     for text in said:
-        assert f"saved at step {reached} of {STEPS}; the same command goes on" in text
+        assert f"saved at step {reached} of {STEPS}; the same command resumes it" in text
     first, _ = train(config, stopped, processes=2)
-    assert f"goes on after step {reached}" in first
+    assert f"resuming after step {reached}" in first
     assert_same(stopped, whole)
 
 
@@ -107,9 +107,9 @@ def test_a_signal_to_one_of_two_in_every_phase(config, tmp_path, monkeypatch):
         said, codes = wait(start(config, stopped, *plan, processes=2, programs=programs))
         assert codes == [143, 143], "\n".join(said)
         for one, text in enumerate(said):
-            assert f"saved at step {saved} of 25; the same command goes on" in text, phase
+            assert f"saved at step {saved} of 25; the same command resumes it" in text, phase
             assert ("stopping after this step" in text) == (one == process)
-        assert (f"goes on after step {before}" in said[0]) == (before > 0)
+        assert (f"resuming after step {before}" in said[0]) == (before > 0)
         assert store.latest_step(stopped / run_directory.CHECKPOINTS) == saved
         before = saved
     train(config, stopped, *plan, processes=2)
@@ -127,7 +127,7 @@ def test_a_full_disk_ends_both_in_the_same_way(config, whole, small_disk):
     for text in said:
         assert "Traceback" not in text
         assert text.rstrip().splitlines()[-1].endswith("; nothing was saved")
-    assert "training goes on, and tries again" in said[0]
+    assert "training continues, and tries again" in said[0]
     filler.unlink()
     train(config, workdir, processes=2)
     assert_same(workdir, whole)

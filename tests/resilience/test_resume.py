@@ -8,7 +8,7 @@ import trainings
 from trainings import DATA, assert_same, lines, prepared, state, stopping
 
 from byov_jax.checkpoints import checkpointer, integrity, store
-from byov_jax.data import load
+from byov_jax.data import registry
 from byov_jax.training import callbacks, run_directory
 from byov_jax.training import trainer as runs
 
@@ -64,7 +64,7 @@ def whole(programs, photos, tmp_path_factory):
             data, changes = DATA, PLAN | VARIANTS.get(variant, {})
             if variant == "stream":
                 section = {"source": str(photos), "loader": "stream", "workers": 0}
-                data = load.load(section, 14)
+                data = registry.load_dataset(str(photos), loader="stream", size=14)
                 changes |= {"data": section, "views": {"name": "small_color", "size": 14}}
             config = prepared(data, **changes)
             workdir = tmp_path_factory.mktemp("whole") / variant
@@ -130,7 +130,7 @@ def test_many_interruptions(variant, whole, tmp_path):
 def test_the_bits_can_differ(whole, tmp_path):
     """Else the others show nothing: another seed is another training, in every part of the state."""
     config, data, expected = whole("teacher_moments")
-    runs.train(config | {"seed": 1}, data, tmp_path / "run")
+    runs.train(config.updated({"seed": 1}), data, tmp_path / "run")
     assert lines(tmp_path / "run") != lines(expected)
     one, other = state(tmp_path / "run"), state(expected)
     for part in ("posterior", "stats", "teacher", "prior", "optimizer", "online", "guard"):

@@ -24,7 +24,7 @@ from byov_jax.training import trainer as runs
 def test_a_manifest_cannot_name_what_is_elsewhere(folder, name):
     """With every checksum right: whoever made it knew how."""
     name = os.path.relpath("/etc/passwd", folder / "9") if name == "relative" else name
-    file = folder / "9" / integrity.FILE
+    file = folder / "9" / integrity.MANIFEST
     body = json.loads(file.read_text())
     target = folder / "9" / name
     digest = hashlib.sha256(target.read_bytes()).hexdigest() if target.is_file() else ""
@@ -46,21 +46,21 @@ def test_a_manifest_cannot_name_what_is_elsewhere(folder, name):
     ],
 )
 def test_a_manifest_of_another_shape(folder, change):
-    file = folder / "9" / integrity.FILE
+    file = folder / "9" / integrity.MANIFEST
     seal(file, json.loads(file.read_text()) | change)
     assert_survived(folder, "manifest.json is")
 
 
 def test_a_manifest_of_another_version_says_so(folder):
-    file = folder / "9" / integrity.FILE
+    file = folder / "9" / integrity.MANIFEST
     seal(file, json.loads(file.read_text()) | {"version": 2})
-    assert_survived(folder, "its manifest.json is of version 2, this is version 1")
+    assert_survived(folder, "manifest.json is of version 2, expected 1")
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '"x"', "[" * 100_000, "\xff", '{"sha256": NaN}'])
 def test_a_manifest_that_is_no_manifest(folder, text):
-    (folder / "9" / integrity.FILE).write_text(text, encoding="latin-1")
-    assert_survived(folder, "its manifest.json is damaged")
+    (folder / "9" / integrity.MANIFEST).write_text(text, encoding="latin-1")
+    assert_survived(folder, "manifest.json is damaged")
 
 
 def test_a_step_cannot_be_a_link(folder, tmp_path):
@@ -68,7 +68,7 @@ def test_a_step_cannot_be_a_link(folder, tmp_path):
     elsewhere = shutil.move(folder / "9", tmp_path / "9")
     (folder / "9").symlink_to(elsewhere)
     before = contents(elsewhere)
-    assert_survived(folder, "it is a link, and may lead anywhere")
+    assert_survived(folder, "it is a symbolic link")
     assert (folder / "set_aside" / "9").is_symlink()
     assert contents(elsewhere) == before
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_cannot_name_what_is_to_be_imported(folder):
     file = folder / "9" / "_CHECKPOINT_METADATA"
     file.write_text(file.read_text().replace("orbax.checkpoint._src.handlers", "antigravity.nowhere"))
     about = integrity.read(folder / "9")["about"]
-    (folder / "9" / integrity.FILE).unlink()
+    (folder / "9" / integrity.MANIFEST).unlink()
     integrity.write(folder / "9", about)
     found, warnings = resume(folder)
     assert int(found["step"]) == 9
@@ -163,7 +163,7 @@ def test_a_config_is_data(run, key, value, tmp_path, monkeypatch):
 
 def strip_config(step):
     """A state with which no config is kept."""
-    (step / integrity.FILE).unlink()
+    (step / integrity.MANIFEST).unlink()
     integrity.write(step, {"step": int(step.name)})
 
 
@@ -171,8 +171,8 @@ def test_a_config_that_was_changed_is_noticed(run):
     """Even where the network is the same: other views would silently give other features."""
     file = run / run_directory.CONFIG
     config = json.loads(file.read_text())
-    file.write_text(json.dumps(config | {"views": config["views"] | {"mean": 0.3}}))
-    with pytest.raises(RunError, match=r"config\.json was changed: views\.mean is 0\.3, and was None in the"):
+    file.write_text(json.dumps(config | {"views": config["views"] | {"flip": 0.3}}))
+    with pytest.raises(RunError, match=r"config\.json was changed: views\.flip is 0\.3, and was None in the"):
         byov_jax.load(run)
     file.write_text(json.dumps(config | {"watchdog": 7.0}))  # this makes no difference
     assert byov_jax.load(run).step == 0

@@ -1,13 +1,21 @@
 """What a config may not say: one line each, with the key, the value and what is allowed."""
 
 import copy
+import dataclasses
+import inspect
+import json
 import re
+import typing
 
 import pytest
 
+from byov_jax import distributed, images, networks
+from byov_jax.bayes import temperature
+from byov_jax.errors import ConfigError
+from byov_jax.methods import TRAITS, optimizers
 from byov_jax.recipes import cifar10, fashion_mnist, folder, quickstart, variants
-from byov_jax.training import build
-from byov_jax.training import config as validate
+from byov_jax.training import build, schema
+from byov_jax.training.config import AdamW, Config, Head, Lars, Optimizer, Parallel, ResNet, Views, ViT
 
 DATA = {"size": 100_000, "image": (32, 32, 3), "classes": 10}
 GOOD = {
@@ -18,14 +26,17 @@ GOOD = {
 }
 
 
+def nested(key, value):
+    """`{"a": {"b": value}}` for the key "a.b"."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
 def changed(key, value):
-    config = build.complete(copy.deepcopy(GOOD))
-    *sections, name = key.split(".")
-    place = config
-    for section in sections:
-        place = place[section]
-    place[name] = value
-    return config
+    """The good config with another value, checked as before a training."""
+    values = schema.merged(copy.deepcopy(GOOD), nested(key, value))
+    Config.parse(values).check_data()
 
 
 @pytest.mark.parametrize(
@@ -40,8 +51,8 @@ def changed(key, value):
         ("steps", "many", "an integer"),
         ("steps", 10.5, "an integer"),
         ("steps", True, "an integer"),
-        ("seed", -1, "0 or more"),
-        ("seed", 2**32, "below 2**32"),
+        ("seed", -1, "in [0, 2**32)"),
+        ("seed", 2**32, "in [0, 2**32)"),
         ("draws", 0, "at least 1"),
         ("log_every", 0, "at least 1"),
         ("save_every", -1, "0 or more"),
@@ -50,7 +61,7 @@ def changed(key, value):
         ("method", "simclr", "one of byol, byov, supervised, supervised_bbb"),
         ("prior", "flat", "one of standard, teacher_mean, teacher_moments"),
         ("kl_norm", "images", "one of batches, dataset, none, params"),
-        ("where", 3, "a word"),
+        ("where", 3, "a string"),
         ("optimizer.warmup", 100, "shorter than the training of 100 steps"),
         ("optimizer.warmup", -1, "0 or more"),
         ("optimizer.learning_rate", 0.0, "positive"),
@@ -61,20 +72,20 @@ def changed(key, value):
         ("accumulate", 3, "a divisor of batch_size=32"),
         ("projector.widths", (), "one or more positive integers"),
         ("projector.widths", (16, -1), "one or more positive integers"),
-        ("projector.widths", 16, "numbers with commas between them"),
+        ("projector.widths", 16, "numbers separated by commas"),
         ("encoder.name", "mlp", "one of resnet, vit"),
         ("encoder.width", "wide", "an integer"),
         ("encoder.width", 0, "at least 1"),
         ("dtype", "int8", "one of bfloat16, float16, float32"),
         ("views.name", "strong", "one of imagenet, small_color, small_gray"),
         ("views.flip", "often", "a finite number"),
-        ("views.area", 0.5, "numbers with commas between them"),
+        ("views.area", 0.5, "numbers separated by commas"),
         ("data.resize", -1, "0 or more"),
     ],
 )
 def test_a_wrong_value_is_one_clear_line(key, value, allowed):
     with pytest.raises(ValueError, match=re.escape(f"config.{key}={value!r} must be ")) as raised:
-        validate.check(changed(key, value))
+        changed(key, value)
     assert allowed in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -90,28 +101,26 @@ def test_a_wrong_value_is_one_clear_line(key, value, allowed):
 )
 def test_a_misspelt_field_of_an_open_section_gets_a_hint(key, value, hint):
     with pytest.raises(ValueError, match=re.escape(f"config has no key {key}: {hint}")):
-        validate.check(changed(key, value))
+        changed(key, value)
 
 
 def test_a_batch_must_divide_among_the_devices():
-    config = build.complete(GOOD)
-    validate.check(config, devices=8)
+    config = Config.parse(GOOD)
+    config.check_data(devices=8)
     with pytest.raises(ValueError, match=r"config\.batch_size=32 must be a multiple of the 5 devices"):
-        validate.check(config, devices=5)
+        config.check_data(devices=5)
 
 
 def test_supervised_methods_need_labels():
-    config = build.complete(
-        GOOD | {"method": "supervised", "data": DATA | {"classes": 0, "source": "photos"}}
-    )
+    config = Config.parse(GOOD | {"method": "supervised", "data": DATA | {"classes": 0, "source": "photos"}})
     with pytest.raises(ValueError, match=r"config\.method='supervised' needs labels, and photos has none"):
-        validate.check(config)
+        config.check_data()
 
 
 def test_none_is_allowed_where_a_field_is_optional():
-    validate.check(changed("encoder.mlp_width", None))
+    changed("encoder.mlp_width", None)
     with pytest.raises(ValueError, match=r"config\.encoder\.width=None must be an integer"):
-        validate.check(changed("encoder.width", None))
+        changed("encoder.width", None)
 
 
 VARIANTS = ["byol", "byov", "supervised", "supervised_bbb"]
@@ -122,10 +131,9 @@ VARIANTS += ["byov-teacher_moments-linear_only"]
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("file", [cifar10, fashion_mnist, folder, quickstart])
 def test_every_config_and_variant_that_we_ship_is_right(file, name):
-    config = build.complete(file.get_config(name).to_dict())
-    config["data"] |= DATA
-    validate.check(config)
-    assert config["method"] == name.split("-")[0]
+    config = Config.parse(file.get_config(name)).updated({"data": DATA})
+    config.check_data()
+    assert config.method == name.split("-")[0]
 
 
 @pytest.mark.parametrize(
@@ -141,3 +149,65 @@ def test_every_config_and_variant_that_we_ship_is_right(file, name):
 def test_an_unknown_variant_lists_what_there_is(name, message):
     with pytest.raises(ValueError, match=message):
         variants.parse(name)
+
+
+def choices(section, name):
+    return set(typing.get_args(section.model_fields[name].annotation))
+
+
+def test_the_choices_are_those_of_the_rooms_that_know_them():
+    assert choices(Config, "method") == set(TRAITS)
+    assert choices(Config, "prior") == set(build.PRIORS)
+    for name in choices(Config, "kl_norm"):
+        assert temperature.normalizer(name, size=1, dataset_size=1, batch_size=1) == 1
+    assert choices(Parallel, "mode") == set(distributed.MODES)
+    assert choices(Views, "name") == set(build.VIEWS)
+
+
+@pytest.mark.parametrize(
+    ("section", "target", "others"),
+    [
+        (ViT, networks.ViT, {"size"}),
+        (ResNet, networks.ResNet, {"depth"}),
+        (Head, networks.MLP, set()),
+        (Views, images.View, set()),
+    ],
+)
+def test_a_section_has_the_fields_of_what_it_names(section, target, others):
+    fields = {field.name for field in dataclasses.fields(target)} - {"parent", "name", "dtype", "axis_name"}
+    assert set(section.model_fields) - {"name"} == fields | others
+
+
+@pytest.mark.parametrize(("section", "function"), [(AdamW, optimizers.adamw), (Lars, optimizers.lars)])
+def test_an_optimizer_has_the_arguments_of_its_function(section, function):
+    assert set(section.model_fields) - {"name", "warmup"} == set(inspect.signature(function).parameters)
+    assert issubclass(section, Optimizer)
+
+
+def test_every_key_says_what_it_means_and_what_is_allowed():
+    keys = schema.keys(Config)
+    assert len(keys) == len({key.name for key in keys}) > 80
+    for key in keys:
+        assert key.meaning, key.name
+        assert key.allowed, key.name
+
+
+def test_a_config_is_frozen_and_can_be_a_key():
+    config = Config.parse(GOOD)
+    with pytest.raises(ValueError, match="frozen"):
+        config.steps = 3
+    assert {config: 1}[Config.parse(GOOD)] == 1
+
+
+def test_an_update_is_checked_and_leaves_the_original():
+    config = Config.parse(GOOD)
+    assert config.updated({"encoder": {"depth": 2}}).encoder.to_dict() == GOOD["encoder"] | {"depth": 2}
+    assert config == Config.parse(GOOD)
+    with pytest.raises(ConfigError, match=r"config\.steps=0 must be at least 1"):
+        config.updated({"steps": 0})
+
+
+def test_the_config_of_an_older_run_still_loads():
+    """As it was written when configs were plain dicts: complete, with JSON's lists."""
+    old = json.loads(json.dumps(Config.parse(GOOD).to_dict()))
+    assert Config.parse(old) == Config.parse(GOOD)

@@ -8,9 +8,10 @@ import pytest
 
 from byov_jax import files
 from byov_jax.errors import RunError
-from byov_jax.training import build, run_directory
+from byov_jax.training import run_directory
+from byov_jax.training.config import Config
 
-CONFIG = build.complete(
+CONFIG = Config.parse(
     {"method": "byol", "data": {"image": (28, 28, 1)}, "projector": {"widths": (16, 8)}, "tau": 0.9}
 )
 
@@ -33,8 +34,8 @@ def test_a_config_comes_back_as_it_was(tmp_path):
 
 def test_creating_again_replaces_the_config(tmp_path):
     run_directory.create(tmp_path, CONFIG)
-    run_directory.create(tmp_path, CONFIG | {"steps": 3})
-    assert run_directory.read_config(tmp_path)["steps"] == 3
+    run_directory.create(tmp_path, CONFIG.updated({"steps": 3}))
+    assert run_directory.read_config(tmp_path).steps == 3
 
 
 def test_the_environment_says_what_ran(tmp_path):
@@ -46,9 +47,7 @@ def test_the_environment_says_what_ran(tmp_path):
 
 def test_a_partial_config_is_completed(tmp_path):
     (tmp_path / run_directory.CONFIG).write_text('{"steps": 3, "projector": {"widths": [16, 8]}}')
-    assert run_directory.read_config(tmp_path) == build.complete(
-        {"steps": 3, "projector": {"widths": (16, 8)}}
-    )
+    assert run_directory.read_config(tmp_path) == Config.parse({"steps": 3, "projector": {"widths": (16, 8)}})
 
 
 def test_what_is_no_run_directory_is_refused(tmp_path):
@@ -145,46 +144,46 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [file]
 
 
-DIGESTED = CONFIG | {"data": CONFIG["data"] | {"digest": "0123456789abcdef"}}
+DIGESTED = CONFIG.updated({"data": {"digest": "0123456789abcdef"}})
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"watchdog": 1.0, "save_every": 7, "keep": {"last": 9, "every": 5}},
-        {"guard": CONFIG["guard"] | {"patience": 3}},
-        {"data": DIGESTED["data"] | {"source": "elsewhere", "workers": 5, "on_error": "raise"}},
+        {"guard": {"patience": 3}},
+        {"data": {"source": "elsewhere", "workers": 5, "on_error": "raise"}},
     ],
 )
 def test_what_cannot_change_a_result_may_differ(tmp_path, changes):
     run_directory.create(tmp_path, DIGESTED)
-    assert run_directory.check_same(tmp_path, DIGESTED | changes)
-    assert run_directory.essential(DIGESTED | changes) == run_directory.essential(DIGESTED)
+    assert run_directory.holds_run(tmp_path, DIGESTED.updated(changes))
+    assert run_directory.identity(DIGESTED.updated(changes)) == run_directory.identity(DIGESTED)
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({"tau": 0.5}, "tau is 0.9 there, 0.5 here; choose"),
-        ({"guard": CONFIG["guard"] | {"spike": 3.0}}, "guard.spike is 0.0 there, 3.0 here; choose"),
+        ({"guard": {"spike": 3.0}}, "guard.spike is 0.0 there, 3.0 here; choose"),
         ({"log_every": 7}, "log_every is 50 there, 7 here; choose"),
-        ({"data": DIGESTED["data"] | {"loader": "stream"}}, "data.loader is 'memory' there, 'stream' here"),
+        ({"data": {"loader": "stream"}}, "data.loader is 'memory' there, 'stream' here"),
         (
-            {"data": DIGESTED["data"] | {"digest": "f" * 16}},
-            "data.digest is '0123456789abcdef' there, 'ffffffffffffffff' here (images or labels are others",
+            {"data": {"digest": "f" * 16}},
+            "data.digest is '0123456789abcdef' there, 'ffffffffffffffff' here (the images or labels are not",
         ),
     ],
 )
 def test_what_can_may_not(tmp_path, changes, problem):
     run_directory.create(tmp_path, DIGESTED)
     with pytest.raises(RunError) as error:
-        run_directory.check_same(tmp_path, DIGESTED | changes)
+        run_directory.holds_run(tmp_path, DIGESTED.updated(changes))
     assert problem in str(error.value)
 
 
 def test_a_run_without_a_digest_is_known_by_the_place_of_its_data(tmp_path):
     run_directory.create(tmp_path, CONFIG)
-    assert run_directory.check_same(tmp_path, DIGESTED)
-    moved = DIGESTED | {"data": DIGESTED["data"] | {"source": "elsewhere"}}
+    assert run_directory.holds_run(tmp_path, DIGESTED)
+    moved = DIGESTED.updated({"data": {"source": "elsewhere"}})
     with pytest.raises(RunError, match=r"data\.source is 'fashion_mnist' there, 'elsewhere' here; choose"):
-        run_directory.check_same(tmp_path, moved)
+        run_directory.holds_run(tmp_path, moved)

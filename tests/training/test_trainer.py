@@ -124,7 +124,7 @@ def test_the_same_run_again_gives_the_same_bits(whole, tmp_path):
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        runs.train(prepared(), DATA, tmp_path / "run", callbacks.Callbacks(line=die))
+        runs.train(prepared(), DATA, tmp_path / "run", callbacks.Callbacks(metrics=die))
     assert [line["step"] for line in lines(tmp_path / "run")] == [0]
     assert runs.train(prepared(), DATA, tmp_path / "run") == (7, 0)
     assert_same(tmp_path / "run", whole)

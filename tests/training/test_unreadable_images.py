@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from byov_jax.data import registry
+from byov_jax.data.dataset import UnreadableImage
 from byov_jax.data.loading.lazy import LazyImages
-from byov_jax.data.records import Bad
 from byov_jax.training import unreadable_images
 from byov_jax.training.unreadable_images import UnreadableImages
 
@@ -26,8 +26,8 @@ def test_each_is_told_and_written_once(tmp_path, said):
     bad = UnreadableImages(tmp_path, said.append)
     bad.add([])
     assert not list(tmp_path.iterdir())
-    bad.add([Bad("a.jpg", "it is empty"), Bad("b.jpg", "truncated")])
-    bad.add([Bad("b.jpg", "truncated")])
+    bad.add([UnreadableImage("a.jpg", "it is empty"), UnreadableImage("b.jpg", "truncated")])
+    bad.add([UnreadableImage("b.jpg", "truncated")])
     assert said == [
         "a.jpg cannot be read as an image (it is empty): it is replaced",
         "b.jpg cannot be read as an image (truncated): it is replaced",
@@ -39,9 +39,15 @@ def test_each_is_told_and_written_once(tmp_path, said):
 
 def test_a_run_that_goes_on_knows_the_list(tmp_path, said):
     first = UnreadableImages(tmp_path, lambda text: None)
-    first.add([Bad("a.jpg", "it is empty"), Bad("line\nbreak \udcff.jpg", "odd")])
+    first.add([UnreadableImage("a.jpg", "it is empty"), UnreadableImage("line\nbreak \udcff.jpg", "odd")])
     again = UnreadableImages(tmp_path, said.append)
-    again.add([Bad("line\nbreak \udcff.jpg", "odd"), Bad("a.jpg", "it is empty"), Bad("c.jpg", "odd")])
+    again.add(
+        [
+            UnreadableImage("line\nbreak \udcff.jpg", "odd"),
+            UnreadableImage("a.jpg", "it is empty"),
+            UnreadableImage("c.jpg", "odd"),
+        ]
+    )
     assert said == ["c.jpg cannot be read as an image (odd): it is replaced"]
     assert len(lines(tmp_path)) == len(again) == 3
 
@@ -49,7 +55,7 @@ def test_a_run_that_goes_on_knows_the_list(tmp_path, said):
 def test_after_some_they_are_only_counted(tmp_path, said):
     bad = UnreadableImages(tmp_path, said.append)
     for i in range(500):
-        bad.add([Bad(f"{i}.jpg", "broken")])
+        bad.add([UnreadableImage(f"{i}.jpg", "broken")])
     bad.close()
     assert len(said) == unreadable_images.MOST_WARNINGS + 2
     assert "only counted" in said[-2]
@@ -59,7 +65,7 @@ def test_after_some_they_are_only_counted(tmp_path, said):
 
 def test_every_process_has_its_own_list(tmp_path, said, monkeypatch):
     monkeypatch.setattr(unreadable_images.jax, "process_index", lambda: 3)
-    UnreadableImages(tmp_path, said.append).add([Bad("a.jpg", "it is empty")])
+    UnreadableImages(tmp_path, said.append).add([UnreadableImage("a.jpg", "it is empty")])
     assert lines(tmp_path, "bad_images.3.txt") == ["a.jpg\tit is empty"]
 
 
@@ -70,10 +76,10 @@ def test_a_full_disk_ends_nothing_and_loses_nothing(tmp_path, said, monkeypatch)
     bad = UnreadableImages(tmp_path, said.append)
     with monkeypatch.context() as patch:
         patch.setattr(unreadable_images.files, "append", full)
-        bad.add([Bad("a.jpg", "it is empty")])
+        bad.add([UnreadableImage("a.jpg", "it is empty")])
         bad.close()
     assert said[-1].endswith("which could not be written (No space left on device)")
-    bad.add([Bad("b.jpg", "it is empty")])
+    bad.add([UnreadableImage("b.jpg", "it is empty")])
     assert lines(tmp_path) == ["a.jpg\tit is empty", "b.jpg\tit is empty"]
 
 
@@ -91,11 +97,11 @@ def photos(tmp_path):
 
 @pytest.mark.parametrize("change", ["added", "removed", "renamed", "new class", "gone", "test"])
 def test_a_folder_that_changes_is_named_once(change, photos, tmp_path, said):
-    found = registry.open(str(photos))
+    found = registry.open_dataset(str(photos))
     images = [LazyImages(part, 8, "replace") for part in (found.train, found.test)]
     bad = UnreadableImages(tmp_path, said.append)
     (photos / "notes.txt").write_text("beside the images anything may change")
-    bad.look(*images)
+    bad.check(*images)
     assert said == []
     expected = photos / "train/b"
     if change == "added":
@@ -113,18 +119,18 @@ def test_a_folder_that_changes_is_named_once(change, photos, tmp_path, said):
     else:
         expected = photos / "test/a"
         (expected / "0.png").unlink()
-    bad.look(*images)
-    bad.look(*images)
+    bad.check(*images)
+    bad.check(*images)
     (text,) = said
     assert text.startswith(f"{expected} has changed since the run began")
 
 
 def test_a_file_that_vanishes_is_a_bad_image(photos, tmp_path, said):
-    found = registry.open(str(photos))
+    found = registry.open_dataset(str(photos))
     images = LazyImages(found.test, 8, "replace")
     (photos / "test/a/0.png").unlink()
     images[:]
-    UnreadableImages(tmp_path, said.append).look(images)
+    UnreadableImages(tmp_path, said.append).check(images)
     assert (
         said[0]
         == f"{photos}/test/a/0.png cannot be read as an image (No such file or directory): it is replaced"
@@ -137,7 +143,7 @@ def test_photos_without_classes_may_not_change_either(tmp_path, said):
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name)
     os.utime(tmp_path / "photos", (1, 1))
-    found = registry.open(str(tmp_path / "photos"))
-    assert found.train.changed() is None
+    found = registry.open_dataset(str(tmp_path / "photos"))
+    assert found.train.changed_folder() is None
     (tmp_path / "photos/2020").mkdir()
-    assert {found.train.changed(), found.test.changed()} == {str(tmp_path / "photos")}
+    assert {found.train.changed_folder(), found.test.changed_folder()} == {str(tmp_path / "photos")}

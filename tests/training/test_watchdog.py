@@ -40,7 +40,7 @@ def clock(monkeypatch):
 def test_what_takes_too_long_is_told_and_again_after_every_doubling(clock):
     told = []
     with Watchdog(SECONDS, told.append) as dog:
-        dog.now("waiting for images")
+        dog.expect("waiting for images")
         clock.move(0.9 * SECONDS)
         assert told == []
         clock.move(0.2 * SECONDS)  # 1.1 times the limit
@@ -58,15 +58,15 @@ def test_whoever_goes_on_is_left_in_peace(clock):
     told = []
     with Watchdog(SECONDS, told.append) as dog:
         for _ in range(5):
-            dog.now("computing a step")
+            dog.expect("computing a step")
             clock.move(0.9 * SECONDS)
         assert told == []
-        dog.now(None)
+        dog.expect(None)
         clock.move(1e6)
         assert told == []
-        dog.now("waiting for images")
+        dog.expect("waiting for images")
         clock.move(1.1 * SECONDS)
-        dog.now("computing a step")
+        dog.expect("computing a step")
         clock.move(1.1 * SECONDS)
         assert [text.split(": ")[1] for text in told] == ["waiting for images", "computing a step"]
 
@@ -79,5 +79,5 @@ def test_it_ends_with_the_run():
 
 def test_without_a_limit_there_is_none():
     with Watchdog(0.0, print) as dog:
-        dog.now("waiting for images")
+        dog.expect("waiting for images")
         assert not any(thread.name == "watchdog" for thread in threading.enumerate())

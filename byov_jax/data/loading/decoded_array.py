@@ -1,11 +1,10 @@
-"""Many images -> one array: decoded in threads, in a fixed order, within the memory of the machine."""
+"""Decode many images into one array: in threads, in a fixed order, within the machine's memory."""
 
 import math
 import os
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,14 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from byov_jax.data.loading import decode
+from byov_jax.errors import printable, reason
 
 LARGEST_SHARE = 0.5  # of the machine's memory; training needs the rest
-_CHUNK = 16  # images that a thread decodes at a time
-_MOST_THREADS = 32
+_AHEAD = 32  # images submitted per thread
+_MAX_THREADS = 32
 
 
-def read(
+def decode_all(
     names: Sequence[str | Path],
     open_image: Callable[[int], decode.Stream],
     *,
@@ -27,61 +27,73 @@ def read(
     threads: int = 0,
     remedy: str = "remove or replace what cannot be read",
 ) -> UInt8[np.ndarray, "n height width channels"]:
-    """Decodes every image: one channel if all of them are gray, three otherwise.
+    """Decode all images: one channel if every image is gray, three otherwise.
 
     Args:
-      names: what to call each image in an error, [n].
-      open_image: gives the bytes of image i; called from several threads.
-      resize: side of the central squares; 0 leaves images as they are, which must all have the same size.
-      threads: how many decode at once, 0 for one on each core; the result does not depend on it.
-      remedy: what to do about images that cannot be read.
+      names: of the images, for messages, [n].
+      open_image: returns the bytes of image i; called from several threads.
+      resize: side of the central squares; 0 keeps images unchanged, which must then have one size.
+      threads: number of threads, 0 for one per core; the result does not depend on it.
+      remedy: what the message tells the user to do about unreadable images.
     """
-    first, stacked = 0, None
-    bad: list[tuple[int, Exception]] = []
-    threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
+
+    def attempt(i: int) -> np.ndarray | Exception:
+        try:
+            with open_image(i) as stream:
+                return decode.decode_pixels(stream, resize)
+        except Exception as error:  # Pillow raises arbitrary exceptions on damaged files
+            return error
+
+    first, images = 0, None
+    errors: list[tuple[int, Exception]] = []
+    threads = threads or min(os.cpu_count() or 1, _MAX_THREADS)
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
-        warnings.simplefilter("ignore")  # of damaged metadata
-        decode_one = _decoder(open_image, resize)
-        for i, found in enumerate(_in_order(pool, decode_one, len(names), ahead=2 * threads)):
-            if isinstance(found, Exception):
-                bad.append((i, found))
-                continue
-            if stacked is None:
-                first, stacked = i, allocate((len(names), *found.shape))
-            if found.shape[:2] != stacked.shape[1:3]:
-                raise ValueError(
-                    f"{show(names[first])} is {_size(stacked[first])}, {show(names[i])} is {_size(found)}: "
-                    "set config.data.resize to the side that all images get"
-                )
-            if found.shape[2] > stacked.shape[3]:  # the first colour image after gray ones
-                stacked = _to_rgb(stacked)
-            stacked[i] = found
-    if bad:
-        i, error = bad[0]
-        more = f", nor can {len(bad) - 1:,} more" if len(bad) > 1 else ""
-        raise ValueError(f"{show(names[i])} cannot be read as an image ({reason(error)}){more}: {remedy}")
-    if stacked is None:
+        warnings.simplefilter("ignore")  # about damaged metadata
+        for start in range(0, len(names), _AHEAD * threads):
+            window = range(start, min(start + _AHEAD * threads, len(names)))
+            for i, image in zip(window, pool.map(attempt, window), strict=True):
+                if isinstance(image, Exception):
+                    errors.append((i, image))
+                    continue
+                if images is None:
+                    first, images = i, allocate((len(names), *image.shape))
+                if image.shape[:2] != images.shape[1:3]:
+                    raise ValueError(
+                        f"{printable(names[first])} is {_size(images[first])}, "
+                        f"{printable(names[i])} is {_size(image)}: "
+                        "set config.data.resize to the side that all images get"
+                    )
+                if image.shape[2] > images.shape[3]:  # the first colour image after gray ones
+                    images = _to_rgb(images)
+                images[i] = image
+    if errors:
+        i, error = errors[0]
+        more = f", nor can {len(errors) - 1:,} more" if len(errors) > 1 else ""
+        raise ValueError(
+            f"{printable(names[i])} cannot be read as an image ({reason(error)}){more}: {remedy}"
+        )
+    if images is None:
         raise ValueError("there are no images to read")
-    return stacked
+    return images
 
 
-def resized(
+def resize_all(
     image: UInt8[np.ndarray, "n height width channels"], resize: int
 ) -> UInt8[np.ndarray, "n new_height new_width channels"]:
-    """Images that are decoded already, as central squares of side `resize`; 0 leaves them as they are."""
+    """Resize the central squares of decoded images to side `resize`; 0 keeps images unchanged."""
     shape = (len(image), resize, resize, image.shape[-1])
     if not resize or image.shape == shape:
         return image
     result = allocate(shape)
-    for i, one in enumerate(image):
-        small = decode.fit(Image.fromarray(one if shape[-1] == 3 else one[..., 0]), resize)
-        result[i] = np.asarray(small).reshape(shape[1:])
+    for i, pixels in enumerate(image):
+        pil = Image.fromarray(pixels if shape[-1] == 3 else pixels[..., 0])
+        result[i] = np.asarray(decode.resize_central_square(pil, resize)).reshape(shape[1:])
     return result
 
 
 def allocate(shape: tuple[int, int, int, int]) -> UInt8[np.ndarray, "n height width channels"]:
-    """An array for images of `shape` [n, height, width, channels], if the machine has the memory for it."""
-    need, limit = math.prod(shape), LARGEST_SHARE * memory()
+    """Return an empty array [n, height, width, channels]; too large for the machine is a ValueError."""
+    need, limit = math.prod(shape), LARGEST_SHARE * machine_memory()
     if need > limit:
         count, height, width, channels = shape
         side = max(1, math.isqrt(int(limit / (count * channels))))
@@ -93,52 +105,15 @@ def allocate(shape: tuple[int, int, int, int]) -> UInt8[np.ndarray, "n height wi
     return np.empty(shape, np.uint8)
 
 
-def memory() -> int:
-    """Bytes of memory in this machine."""
+def machine_memory() -> int:
+    """Return the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def show(name: str | Path) -> str:
-    """A name as it is, unless it would break the line."""
-    return str(name) if str(name).isprintable() else repr(str(name))
-
-
-def reason(error: Exception) -> str:
-    """What an error says, in one line and without the name of the file."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__
-
-
-def _decoder(
-    open_image: Callable[[int], decode.Stream], resize: int
-) -> Callable[[range], list[np.ndarray | Exception]]:
-    def attempt(i: int) -> np.ndarray | Exception:
-        try:
-            with open_image(i) as stream:
-                return decode.pixels(stream, resize)
-        except Exception as error:  # on damaged files Pillow raises whatever its readers run into
-            return error
-
-    return lambda chunk: [attempt(i) for i in chunk]
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, decode_chunk: Callable[[range], list], count: int, ahead: int
-) -> Iterator[np.ndarray | Exception]:
-    """Each image, or why it cannot be read; decoded at most `ahead` chunks before it is asked for."""
-    waiting: deque[Future] = deque()
-    for start in range(0, count, _CHUNK):
-        waiting.append(pool.submit(decode_chunk, range(start, min(start + _CHUNK, count))))
-        if len(waiting) > ahead:
-            yield from waiting.popleft().result()
-    while waiting:
-        yield from waiting.popleft().result()
-
-
 def _to_rgb(image: np.ndarray) -> np.ndarray:
-    wide = allocate((*image.shape[:3], 3))
-    wide[:] = image
-    return wide
+    rgb = allocate((*image.shape[:3], 3))
+    rgb[:] = image
+    return rgb
 
 
 def _size(image: np.ndarray) -> str:

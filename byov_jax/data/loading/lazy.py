@@ -1,95 +1,125 @@
-"""A source for evaluation: central crops and labels as if they were arrays, and batches of all of them."""
+"""Sources that behave like arrays, for evaluation: central crops and labels, read when indexed."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, Int32
 
+from byov_jax.data.dataset import Record, Source, read_image
 from byov_jax.data.loading import crops
-from byov_jax.data.records import Source, attempt
 from byov_jax.errors import ImageError
 
 GRAY = 128
-"""The value of all pixels of an image that cannot be read."""
+"""The pixel value of images that cannot be read."""
 
-_MOST_THREADS = 32
-_PART = 16  # images that a thread takes at a time
+_MAX_THREADS = 32
+_CHUNK = 16  # items per task of a thread
 
 
-class LazyImages:
-    """Looks like uint8 [n, size, size, 3]: what is asked for is decoded then, in threads.
+class _LazyArray:
+    """An array whose items along the first axis are read in threads when indexed."""
 
-    Attributes:
-      bad: what could not be read so far, by name, and why.
-    """
-
-    dtype, ndim = np.dtype(np.uint8), 4
-
-    def __init__(self, source: Source, size: int, on_error: str = "raise") -> None:
-        """With `on_error="replace"` an image that cannot be read is gray, and noted; else an `ImageError`."""
-        self.source, self.on_error = source, on_error
-        self.shape = (len(source), size, size, 3)
-        self.bad: dict[str, str] = {}
+    dtype: np.dtype
+    shape: tuple[int, ...]
 
     def __len__(self) -> int:
         return self.shape[0]
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
     def __getitem__(self, rows: int | slice | np.ndarray | list[int]) -> np.ndarray:
-        """One image by its number, or several by a slice or by integers [m]."""
-        indices = np.arange(len(self))[rows]  # so that NumPy decides what is allowed
-        image = np.empty((indices.size, *self.shape[1:]), np.uint8)
-        crop = partial(crops.central_crop, size=self.shape[1])
+        """Read the items at an index, a slice or integers [m]."""
+        indices = np.arange(len(self))[rows]  # NumPy decides which indices are valid
+        flat = indices.ravel().tolist()
+        result = np.empty((len(flat), *self.shape[1:]), self.dtype)
 
-        def fill(place: int, i: int) -> None:
-            try:
-                image[place] = attempt(self.source, i, crop)[0]
-            except ImageError as error:
-                if self.on_error == "raise":
-                    raise
-                image[place] = GRAY
-                self.bad[error.name] = error.reason
+        def read_chunk(start: int) -> None:
+            for position, i in enumerate(flat[start : start + _CHUNK], start):
+                result[position] = self._read(i)
 
-        _in_threads(fill, indices.ravel())
-        return image.reshape(indices.shape + self.shape[1:])
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
+            for _ in pool.map(read_chunk, range(0, len(flat), _CHUNK)):
+                pass
+        return result.reshape(indices.shape + self.shape[1:])
+
+    def _read(self, i: int) -> Any:
+        raise NotImplementedError
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("images that are decoded when asked for cannot be had without a copy")
+            raise ValueError("lazily read arrays cannot be converted without a copy")
         return self[:].astype(dtype or self.dtype, copy=False)
 
 
-class LazyLabels:
-    """Looks like int32 [n]: the labels of a source that must be read to know them, read when asked for."""
+class LazyImages(_LazyArray):
+    """Central crops of a source's images, uint8 [n, size, size, 3], decoded when indexed.
 
-    dtype, ndim = np.dtype(np.int32), 1
+    Attributes:
+      unreadable: reasons by name for the images that could not be read so far.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, source: Source, size: int, on_error: str = "raise") -> None:
+        """With `on_error="replace"` unreadable images are gray, otherwise they raise `ImageError`."""
+        self.source, self.on_error = source, on_error
+        self.shape = (len(source), size, size, 3)
+        self.unreadable: dict[str, str] = {}
+
+    def _read(self, i: int) -> Any:
+        try:
+            return read_image(self.source, i, lambda image: crops.central_crop(image, self.shape[1]))[0]
+        except ImageError as error:
+            if self.on_error == "raise":
+                raise
+            self.unreadable[error.name] = error.reason
+            return GRAY
+
+
+class LazyLabels(_LazyArray):
+    """Labels of a source that must be read to know them, int32 [n], read when indexed."""
+
+    dtype = np.dtype(np.int32)
 
     def __init__(self, source: Source) -> None:
-        self._source = source
-        self.shape = (len(source),)
+        self._source, self.shape = source, (len(source),)
+
+    def _read(self, i: int) -> int:
+        return read_image(self._source, i, lambda image: None)[1]
+
+
+class SubsetSource:
+    """Some images of a source."""
+
+    def __init__(self, source: Source, rows: Int[np.ndarray, "rows"]) -> None:
+        self._source, self._rows = source, rows
+        known = getattr(source, "label", None)
+        self.label = None if known is None else known[rows]
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self._rows)
 
-    def __getitem__(self, rows: int | slice | np.ndarray | list[int]) -> np.ndarray:
-        """One label by its number, or several by a slice or by integers [m]."""
-        indices = np.arange(len(self))[rows]
-        label = np.empty(indices.size, np.int32)
+    def __getitem__(self, i: int) -> Record:
+        return self._source[int(self._rows[i])]
 
-        def fill(place: int, i: int) -> None:
-            label[place] = attempt(self._source, i, lambda image: None)[1]
+    def name(self, i: int) -> str:
+        return self._source.name(int(self._rows[i]))
 
-        _in_threads(fill, indices.ravel())
-        return label.reshape(indices.shape)
 
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return self[:].astype(dtype or self.dtype, copy=False)
+def take(image: np.ndarray | LazyImages, rows: Int[np.ndarray, "rows"]) -> np.ndarray | LazyImages:
+    """Return a subset of the images, of the same type: lazy images stay undecoded."""
+    if isinstance(image, LazyImages):
+        return LazyImages(SubsetSource(image.source, rows), image.shape[1], image.on_error)
+    return image[rows]
 
 
 def labels(source: Source) -> Int32[np.ndarray, "n"] | LazyLabels:
-    """The labels of all images, -1 for none; `Labels` if the source must be read to know them."""
+    """Return the labels of all images, -1 for none; `LazyLabels` if the source must be read to know them."""
     known = getattr(source, "label", None)
     return LazyLabels(source) if known is None else known
 
@@ -97,26 +127,14 @@ def labels(source: Source) -> Int32[np.ndarray, "n"] | LazyLabels:
 def padded(
     count: int, batch: int, rows: Int[np.ndarray, "rows"] | None = None
 ) -> Iterator[tuple[Int[np.ndarray, "rows"], Bool[np.ndarray, "rows"]]]:
-    """Batches with each of `count` images exactly once, the last one filled up: (which images, which count).
+    """Yield (indices, mask) of equal batches that contain each of `count` images once; the last is padded.
 
     Args:
-      count: how many images there are.
-      batch: how many make up a global batch.
-      rows: which of its rows are wanted, all of them by default; each host asks for its own.
+      count: number of images.
+      batch: size of the global batch.
+      rows: the rows of the global batch that this host reads, all by default.
     """
     rows = np.arange(batch) if rows is None else rows
     for start in range(0, count, batch):
-        places = start + rows
-        yield np.minimum(places, count - 1), places < count
-
-
-def _in_threads(fill: Callable[[int, int], None], indices: Int[np.ndarray, "n"]) -> None:
-    """Calls `fill` with the place and the value of each index."""
-
-    def fill_part(start: int) -> None:
-        for place, i in enumerate(indices[start : start + _PART].tolist(), start):
-            fill(place, i)
-
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
-        for _ in pool.map(fill_part, range(0, len(indices), _PART)):
-            pass
+        positions = start + rows
+        yield np.minimum(positions, count - 1), positions < count

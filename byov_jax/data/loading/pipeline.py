@@ -1,12 +1,12 @@
-"""The batches of a training as they are needed: read, decoded and cropped ahead, by threads and processes.
+"""Training batches, read, decoded and cropped ahead of time by threads and worker processes.
 
 rows = np.arange(256)
 with batches(source, seed=0, batch_size=256, rows=rows, first=0, steps=9, size=224, crops=2) as data:
     for batch in data:
         ...
 
-Which images a batch holds and how they are cropped depends on (seed, step) alone: on no host, no worker, and
-not on where a run was interrupted.
+The images of a batch and their crops depend on (seed, step) alone: not on the hosts, the workers, or the step
+at which a run was resumed.
 """
 
 import multiprocessing
@@ -25,30 +25,30 @@ from absl import flags
 from grain.experimental import ThreadPrefetchIterDataset
 from jaxtyping import Int32, UInt8
 
+from byov_jax.data.dataset import ON_ERROR, Source, UnreadableImage, read_image, read_or_replace
 from byov_jax.data.loading import crops as cropping
 from byov_jax.data.loading.order import batch_indices
-from byov_jax.data.records import ON_ERROR, Bad, Source, attempt, readable
 
-THREADS = 2
-"""In every worker process: while one waits for a file, the other decodes."""
+THREADS_PER_WORKER = 2
+"""While one thread waits for a file, the other decodes."""
 
-_MOST_THREADS = 16  # in a process that decodes alone
-_PART = 8  # images that are decoded, and handed from process to process, at a time
-_PARTS_AHEAD = 4  # finished parts that wait in each worker
+_MAX_THREADS = 16  # without workers
+_CHUNK = 8  # images that are decoded, and passed between processes, at a time
+_CHUNKS_AHEAD = 4  # finished chunks buffered in each worker
 
 
 class HostBatch(NamedTuple):
-    """What one host feeds to its devices.
+    """The rows of a batch that one host feeds to its devices.
 
     Attributes:
-      image: crops, values 0 to 255, [rows, crops, size, size, 3].
-      label: index into the names of the classes, -1 for none, [rows].
-      bad: images that could not be read; the next ones that could be are in their places.
+      image: crops, uint8 values, [rows, crops, size, size, 3].
+      label: class index, -1 for none, [rows].
+      unreadable: images that could not be read and were replaced by the next readable ones.
     """
 
     image: UInt8[np.ndarray, "rows crops size size 3"]
     label: Int32[np.ndarray, "rows"]
-    bad: tuple[Bad, ...] = ()
+    unreadable: tuple[UnreadableImage, ...] = ()
 
 
 def batches(
@@ -67,77 +67,76 @@ def batches(
     threads: int = 0,
     on_error: str = "raise",
 ) -> "Batches":
-    """The batches of steps `first` to `steps - 1`.
+    """Return an iterator over the batches of steps `first` to `steps - 1`, which is also a context manager.
+
+    Leaving the context, or `close()`, stops the workers.
 
     Args:
       source: the images.
-      seed: decides the order of the images and their crops.
-      batch_size: of the global batch, over all hosts.
-      rows: which of its rows this host feeds, integers [n].
-      first: the first step, 0 unless a run goes on.
-      steps: the step before which to end.
+      seed: of the order of the images and of their crops.
+      batch_size: size of the global batch, over all hosts.
+      rows: the rows of the global batch that this host feeds, integers [n].
+      first: first step, 0 unless a run is resumed.
+      steps: end of the range of steps, exclusive.
       size: side of the crops.
-      crops: how many of each image.
+      crops: number of crops per image.
       area: range of a crop's fraction of the image's area.
       aspect: range of its width / height, drawn log-uniformly.
-      workers: processes that read and decode, 0 for threads of this process alone.
-      threads: in each process; 0 for two in a worker, or one for every core if this process is alone.
-      on_error: an image that cannot be read can "raise" `ImageError` where its batch is asked for, or be
-        "replace"d by the next one of the source that can be read, with that image's label, cropped by the
-        same random numbers. After `records.MOST_IN_A_ROW` it raises all the same.
-
-    Returns:
-      An iterator and context manager: close it, or leave its context, to end the workers.
+      workers: number of worker processes; 0 decodes in threads of this process.
+      threads: threads per process; 0 for two in a worker, or one per core without workers.
+      on_error: for an unreadable image, "raise" an `ImageError` when its batch is requested, or "replace" it
+        by the next readable image of the source, with that image's label and the same random bits. After
+        `dataset.MAX_REPLACED` in a row it raises all the same.
     """
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error={on_error!r} must be one of {', '.join(ON_ERROR)}")
     if not 0 <= first <= steps:
         raise ValueError(f"first={first} must be between 0 and steps={steps}")
-    for name, value, least in (
+    for name, value, minimum in (
         ("size", size, 1),
         ("crops", crops, 1),
         ("workers", workers, 0),
         ("threads", threads, 0),
     ):
-        if value < least:
-            raise ValueError(f"{name}={value} must be at least {least}")
+        if value < minimum:
+            raise ValueError(f"{name}={value} must be at least {minimum}")
     if not len(rows) or min(rows) < 0 or max(rows) >= batch_size:
         raise ValueError(f"rows must be some of 0 to {batch_size - 1}, got {rows}")
-    batch_indices(seed, first, len(source), batch_size)  # refuses what is impossible here, not in a worker
+    batch_indices(seed, first, len(source), batch_size)  # raise here and not in a worker
     replace = on_error == "replace"
-    parts = Parts(
+    chunks = BatchChunks(
         source, seed, batch_size, np.asarray(rows), first, steps, size, crops, area, aspect, replace
     )
-    return Batches(parts, workers, threads)
+    return Batches(chunks, workers, threads)
 
 
-def cores() -> int:
-    """The processors that this process may use."""
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Batches(Iterator[HostBatch]):
-    """Iterates over the batches of `parts`."""
+    """Iterator over the batches that `chunks` make up."""
 
-    def __init__(self, parts: "Parts", workers: int, threads: int) -> None:
-        if not flags.FLAGS.is_parsed():  # grain reads its flags, which only absl's own programs parse
+    def __init__(self, chunks: "BatchChunks", workers: int, threads: int) -> None:
+        if not flags.FLAGS.is_parsed():  # grain reads absl flags, which only absl programs parse
             flags.FLAGS.mark_as_parsed()
-        count = threads or (THREADS if workers else min(cores(), _MOST_THREADS))
+        count = threads or (THREADS_PER_WORKER if workers else min(usable_cores(), _MAX_THREADS))
         reading = grain.ReadOptions(num_threads=count, prefetch_buffer_size=2 * count)
-        processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=_PARTS_AHEAD)
-        data = grain.MapDataset.source(parts).to_iter_dataset(reading)
-        data = data.mp_prefetch(processes, _begin_worker).batch(parts.in_step, batch_fn=_joined)
-        self._open: list[Any] = [iter(ThreadPrefetchIterDataset(data, prefetch_buffer_size=1))]
-        self._end = weakref.finalize(self, _end, self._open)  # at the latest when the program ends
-        self._left = parts.steps - parts.first
+        processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=_CHUNKS_AHEAD)
+        data = grain.MapDataset.source(chunks).to_iter_dataset(reading)
+        data = data.mp_prefetch(processes, _init_worker).batch(chunks.per_batch, batch_fn=_concatenate)
+        self._iterators: list[Any] = [iter(ThreadPrefetchIterDataset(data, prefetch_buffer_size=1))]
+        self._finalizer = weakref.finalize(self, _close, self._iterators)  # runs at exit at the latest
+        self._remaining = chunks.steps - chunks.first
 
     def __next__(self) -> HostBatch:
-        if not self._left:
+        if not self._remaining:
             self.close()
-        if not self._open:
+        if not self._iterators:
             raise StopIteration
-        self._left -= 1
-        return next(self._open[0])
+        self._remaining -= 1
+        return next(self._iterators[0])
 
     def __enter__(self) -> "Batches":
         return self
@@ -146,13 +145,13 @@ class Batches(Iterator[HostBatch]):
         self.close()
 
     def close(self) -> None:
-        """Ends the threads and processes that read ahead."""
-        self._end()
+        """Stop the threads and worker processes."""
+        self._finalizer()
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The batches in parts of a few images, by number: what threads and workers make. See `batches`."""
+class BatchChunks:
+    """Random access to chunks of a few rows, the units of work of threads and workers. See `batches`."""
 
     source: Source
     seed: int
@@ -167,54 +166,54 @@ class Parts:
     replace: bool
 
     @property
-    def in_step(self) -> int:
-        """How many make up a batch."""
-        return -(-len(self.rows) // _PART)
+    def per_batch(self) -> int:
+        """Number of chunks per batch."""
+        return -(-len(self.rows) // _CHUNK)
 
     def __len__(self) -> int:
-        # Far more than anybody takes: where grain's own end is reached, shared memory is left behind.
-        return (self.steps - self.first + 10**6) * self.in_step
+        # More than are ever taken: grain leaks shared memory when it reaches the end by itself.
+        return (self.steps - self.first + 10**6) * self.per_batch
 
     def __getitem__(self, number: int) -> HostBatch:
-        step, part = self.first + number // self.in_step, number % self.in_step
-        rows = self.rows[part * _PART : (part + 1) * _PART]
+        step, chunk = self.first + number // self.per_batch, number % self.per_batch
+        rows = self.rows[chunk * _CHUNK : (chunk + 1) * _CHUNK]
         indices = batch_indices(self.seed, step, len(self.source), self.batch_size)[rows]
         image = np.empty((len(rows), self.crops, self.size, self.size, 3), np.uint8)
         label = np.empty(len(rows), np.int32)
-        bad: list[Bad] = []
-        for place, (row, i) in enumerate(zip(rows.tolist(), indices.tolist(), strict=True)):
+        unreadable: list[UnreadableImage] = []
+        for position, (row, i) in enumerate(zip(rows.tolist(), indices.tolist(), strict=True)):
             bits = cropping.random_bits(self.seed, step, row, self.crops)
             fill = partial(
-                cropping.fill_crops, bits=bits, out=image[place], area=self.area, aspect=self.aspect
+                cropping.fill_crops, bits=bits, out=image[position], area=self.area, aspect=self.aspect
             )
             if self.replace:
-                _, label[place], found = readable(self.source, i, fill)
-                bad += found
+                _, label[position], replaced = read_or_replace(self.source, i, fill)
+                unreadable += replaced
             else:
-                _, label[place] = attempt(self.source, i, fill)
-        return HostBatch(image, label, tuple(bad))
+                _, label[position] = read_image(self.source, i, fill)
+        return HostBatch(image, label, tuple(unreadable))
 
 
-def _begin_worker(worker: int, workers: int) -> None:
-    # Signals are for the process that asked for the data: to finish its step it needs the images.
+def _init_worker(worker: int, workers: int) -> None:
+    # The main process handles signals; it needs the images to finish its step.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """A process that is killed cannot end its workers."""
+def _exit_with_parent() -> None:
+    """Exit when the parent process does: a killed process cannot stop its workers."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _end(iterators: list[Any]) -> None:
+def _close(iterators: list[Any]) -> None:
     while iterators:
         iterators.pop().close()
 
 
-def _joined(parts: list[HostBatch]) -> HostBatch:
-    image, label = (np.concatenate([part[field] for part in parts]) for field in (0, 1))
-    return HostBatch(image, label, tuple(bad for part in parts for bad in part.bad))
+def _concatenate(chunks: list[HostBatch]) -> HostBatch:
+    image, label = (np.concatenate([chunk[field] for chunk in chunks]) for field in (0, 1))
+    return HostBatch(image, label, tuple(bad for chunk in chunks for bad in chunk.unreadable))

@@ -1,8 +1,8 @@
-"""The format of a data set that was prepared for training: ArrayRecord shards, and dataset.json about them.
+"""The format of prepared data sets: ArrayRecord shards and their index, dataset.json.
 
-A record is an encoded image, its label and the name it had; dataset.json has the classes, the labels, and the
-number of images and the SHA-256 of each shard. It is written last: without it a data set is not finished.
-names.json has all names, for messages and to tell whether two data sets are the same.
+A record is an encoded image, its label and its original name. dataset.json holds the classes, the labels, and
+the number of images and SHA-256 of each shard; it is written last, so a folder without it is unfinished.
+names.json holds all names, for messages and for the digest of the data.
 """
 
 import json
@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from byov_jax.data.loading import decoded_array
-from byov_jax.data.records import Names, Record, Records
+from byov_jax.data.dataset import PackedStrings, Record, SourceDataset
+from byov_jax.errors import reason
 
-ABOUT = "dataset.json"
-BEGUN = "unfinished.json"
-"""What lies in place of dataset.json as long as shards are missing."""
+INDEX = "dataset.json"
+UNFINISHED = "unfinished.json"
+"""Stands in for dataset.json while shards are missing."""
 
 NAMES = "names.json"
 SPLITS = ("train", "test")
 VERSION = 1
-_HEAD = struct.Struct("<iI")  # label, length of the name
+_HEADER = struct.Struct("<iI")  # label, length of the name
 
 
 class Shard(NamedTuple):
-    """A file with some images of a split."""
+    """A file with some of the images of a split."""
 
     file: str
     images: int
@@ -36,73 +36,74 @@ class Shard(NamedTuple):
     sha256: str
 
 
-class Named(NamedTuple):
-    """An image as it lies in a shard."""
+class NamedImage(NamedTuple):
+    """The content of one record."""
 
     image: bytes
     label: int
     name: str
 
 
-def pack(image: Named) -> bytes:
-    """The bytes of a record."""
+def pack(image: NamedImage) -> bytes:
+    """Serialize a record."""
     name = image.name.encode("utf-8", "surrogateescape")
-    return _HEAD.pack(image.label, len(name)) + name + image.image
+    return _HEADER.pack(image.label, len(name)) + name + image.image
 
 
-def unpack(record: bytes) -> Named:
-    """The inverse of `pack`."""
-    label, length = _HEAD.unpack_from(record)
-    name = record[_HEAD.size : _HEAD.size + length].decode("utf-8", "surrogateescape")
-    return Named(record[_HEAD.size + length :], label, name)
+def unpack(record: bytes) -> NamedImage:
+    """Invert `pack`."""
+    label, length = _HEADER.unpack_from(record)
+    name = record[_HEADER.size : _HEADER.size + length].decode("utf-8", "surrogateescape")
+    return NamedImage(record[_HEADER.size + length :], label, name)
 
 
-def found(folder: Path) -> bool:
-    """Whether a folder holds such a data set, finished or not."""
-    return (folder / ABOUT).is_file() or (folder / BEGUN).is_file()
+def matches(folder: Path) -> bool:
+    """Return whether the folder holds a prepared data set, finished or not."""
+    return (folder / INDEX).is_file() or (folder / UNFINISHED).is_file()
 
 
-def open(folder: Path) -> Records:
-    """The images of a finished data set."""
-    about = read_about(folder)
-    train, test = (Shards(folder, split, **about["splits"][split]) for split in SPLITS)
-    description = f"{about['description']}; prepared"
-    return Records(train, test, tuple(about["classes"]), description, remedy="prepare the data set again")
+def open_dataset(folder: Path) -> SourceDataset:
+    """Open a finished data set."""
+    index = read_index(folder)
+    train, test = (ShardSource(folder, split, **index["splits"][split]) for split in SPLITS)
+    description = f"{index['description']}; prepared"
+    remedy = "prepare the data set again"
+    return SourceDataset(train, test, tuple(index["classes"]), description, remedy)
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """What dataset.json says; one line if it is missing, damaged or of another version."""
-    file = folder / ABOUT
+def read_index(folder: Path) -> dict[str, Any]:
+    """Read dataset.json; a missing, damaged or incompatible file is a ValueError of one line."""
+    file = folder / INDEX
     if not file.is_file():
-        raise ValueError(f"{folder} is not finished: run the same byov_jax.cli.prepare command again")
+        raise ValueError(f"{folder} is not finished: run the same `byov prepare` command again")
     try:
-        about = json.loads(file.read_text())
-        version = about["version"]
+        index = json.loads(file.read_text())
+        version = index["version"]
         if version == VERSION:
             for split in SPLITS:
-                part = about["splits"][split]
-                part["shards"] = [Shard(**shard) for shard in part["shards"]]
-                if len(part["label"]) != sum(shard.images for shard in part["shards"]):
-                    raise ValueError(
-                        f"its shards of {split} have another number of images than it has labels"
-                    )
-                if any(Path(shard.file).name != shard.file for shard in part["shards"]):
-                    raise ValueError(f"a shard of {split} lies in another folder")
-            return about
+                _parse_shards(split, index["splits"][split])
+            return index
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file} is damaged ({decoded_array.reason(error)}): prepare the data set again"
-        ) from None
+        raise ValueError(f"{file} is damaged ({reason(error)}): prepare the data set again") from None
     raise ValueError(f"{file} has version {version}, expected {VERSION}: prepare the data set again")
 
 
-class Shards:
+def _parse_shards(name: str, split: dict[str, Any]) -> None:
+    split["shards"] = [Shard(**shard) for shard in split["shards"]]
+    count = sum(shard.images for shard in split["shards"])
+    if len(split["label"]) != count:
+        raise ValueError(f"{name} has {len(split['label']):,} labels for {count:,} images")
+    if any(Path(shard.file).name != shard.file for shard in split["shards"]):
+        raise ValueError(f"a shard of {name} is in another folder")
+
+
+class ShardSource:
     """The images of one split."""
 
     def __init__(self, folder: Path, split: str, shards: list[Shard], label: list[int]) -> None:
         self.folder, self._split, self.shards = folder, split, shards
         self.label = np.array(label, np.int32)
-        # With the range of records the files need not be opened to learn how many there are.
+        # With explicit ranges, files are not opened just to count their records.
         files = [f"{folder / shard.file}[0:{shard.images}]" for shard in shards]
         self._records = ArrayRecordDataSource(files)
 
@@ -114,31 +115,27 @@ class Shards:
         return Record(image.image, image.label)
 
     def name(self, i: int) -> str:
-        """The path that it had before, and the shard that it lies in."""
+        """Return the original name and the path of the shard."""
         shard = self.shards[int(np.searchsorted(self._ends, i, side="right"))]
         return f"{self._names[i]} in {self.folder / shard.file}"
 
     def file_names(self) -> list[bytes]:
-        """The names that the images had before, without their folders."""
-        return self._read_names().without_folders()
+        return self._read_names().base_names()  # not cached: worker processes would receive a copy
 
     @cached_property
     def _ends(self) -> np.ndarray:
         return np.cumsum([shard.images for shard in self.shards])
 
     @cached_property
-    def _names(self) -> Names:
+    def _names(self) -> PackedStrings:
         return self._read_names()
 
-    def _read_names(self) -> Names:
-        """Not kept where no message needs them: worker processes would be sent a copy."""
+    def _read_names(self) -> PackedStrings:
         file = self.folder / NAMES
         try:
             names = json.loads(file.read_text())[self._split]
             if len(names) != len(self):
                 raise ValueError(f"it has {len(names):,} names of {self._split} for {len(self):,} images")
-            return Names(names)
+            return PackedStrings(names)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file} cannot be read ({decoded_array.reason(error)}): prepare the data set again"
-            ) from None
+            raise ValueError(f"{file} cannot be read ({reason(error)}): prepare the data set again") from None

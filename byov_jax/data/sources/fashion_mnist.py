@@ -1,4 +1,4 @@
-"""The embedded subset of Fashion-MNIST: 10,000 training and 2,000 test images that need no download."""
+"""The embedded subset of Fashion-MNIST: 10,000 training and 2,000 test images, no download needed."""
 
 import hashlib
 import io
@@ -26,28 +26,28 @@ CLASSES = (
 
 
 def load(file: Path = FILE) -> Dataset:
-    """The embedded subset: for each of 10 classes the first 1,000 training and the first 200 test images."""
+    """Load the embedded subset: the first 1,000 training and 200 test images of each of the 10 classes."""
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing: reinstall byov_jax")
     data = file.read_bytes()
-    found = hashlib.sha256(data).hexdigest()
-    if found != SHA256:
-        raise ValueError(f"{file} is damaged (SHA-256 {found}, expected {SHA256}): reinstall byov_jax")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != SHA256:
+        raise ValueError(f"{file} is damaged (SHA-256 {digest}, expected {SHA256}): reinstall byov_jax")
     return decode(data)
 
 
 def encode(data: Dataset) -> bytes:
-    """The bytes of the embedded file: four .npy arrays in a row, compressed by xz, labels as uint8."""
+    """Return the bytes of the embedded file: four .npy arrays, concatenated and compressed by xz."""
     raw = io.BytesIO()
     for images in (data.train, data.test):
-        # Column by column xz finds more repetition in clothes than row by row: 4% smaller.
+        # Transposed images compress 4% better: xz finds more repetition in the columns of clothes.
         np.save(raw, np.ascontiguousarray(images.image[..., 0].swapaxes(1, 2)), allow_pickle=False)
         np.save(raw, images.label.astype(np.uint8), allow_pickle=False)
     return lzma.compress(raw.getvalue(), preset=6 | lzma.PRESET_EXTREME)
 
 
 def decode(data: bytes) -> Dataset:
-    """The inverse of `encode`."""
+    """Invert `encode`."""
     raw = io.BytesIO(lzma.decompress(data))
     return Dataset(train=_next_images(raw), test=_next_images(raw), classes=CLASSES)
 

@@ -1,26 +1,28 @@
-"""A folder of images: which files it holds, in which split and class."""
+"""A folder of image files: its splits, classes and labels."""
 
 import hashlib
 import os
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from byov_jax.data.loading import decoded_array
-from byov_jax.data.records import NO_LABEL, Names, Record, Records
+from byov_jax.data.dataset import NO_LABEL, PackedStrings, Record, SourceDataset
+from byov_jax.errors import printable
 
 TRAIN = "train"
 TESTS = ("test", "val", "validation")
-"""Names of the folder with the test images; the first that exists is read."""
+"""Names of the folder with the test images, in order of preference."""
 
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 LABELLED_SHARE, UNLABELLED_SHARE = 5, 10
-"""Without a test folder, one in so many images is held out."""
+"""Without a test folder, one image in this many is held out."""
 
 
 class Files(NamedTuple):
-    """The paths of both splits, the numbers of their classes, and the names: -1 and none without labels."""
+    """The paths and labels of both splits, and the class names: -1 and none without labels."""
 
     train: list[str]
     train_label: list[int]
@@ -30,23 +32,23 @@ class Files(NamedTuple):
     description: str
 
 
-def open(folder: Path) -> Records:
-    """The images of a folder, to be read one by one; see `find`."""
-    files = find(folder)
+def open_dataset(folder: Path) -> SourceDataset:
+    """Open a folder of images, see `find_files`."""
+    files = find_files(folder)
     train, test = (
-        Folder(paths, label, _stamps(folder, paths))
+        FolderSource(paths, label, _folder_mtimes(folder, paths))
         for paths, label in ((files.train, files.train_label), (files.test, files.test_label))
     )
-    return Records(train, test, files.classes, files.description)
+    return SourceDataset(train, test, files.classes, files.description)
 
 
-class Folder:
+class FolderSource:
     """Image files, named by their paths."""
 
-    def __init__(self, paths: list[str], label: list[int], stamps: dict[str, int]) -> None:
-        """`stamps` says when the folders that the images lie in were last changed."""
-        self._paths, self.label = Names(paths), np.array(label, np.int32)
-        self._stamps = stamps
+    def __init__(self, paths: list[str], label: list[int], mtimes: dict[str, int]) -> None:
+        """`mtimes` holds the modification time of each folder that was read."""
+        self._paths, self.label = PackedStrings(paths), np.array(label, np.int32)
+        self._mtimes = mtimes
 
     def __len__(self) -> int:
         return len(self.label)
@@ -55,29 +57,26 @@ class Folder:
         return Record(Path(self._paths[i]).read_bytes(), int(self.label[i]))
 
     def name(self, i: int) -> str:
-        """Its path."""
-        return decoded_array.show(self._paths[i])
+        return printable(self._paths[i])
 
     def file_names(self) -> list[bytes]:
-        """The names of the files without their folders."""
-        return self._paths.without_folders()
+        return self._paths.base_names()
 
-    def changed(self) -> str | None:
-        """A folder in which files were added, removed or renamed since this was opened, None if in none."""
-        return next(
-            (decoded_array.show(one) for one, stamp in self._stamps.items() if _stamp(one) != stamp), None
-        )
+    def changed_folder(self) -> str | None:
+        """Return a folder in which files were added, removed or renamed since opening, or None."""
+        changed = (folder for folder, mtime in self._mtimes.items() if _mtime(folder) != mtime)
+        return next(map(printable, changed), None)
 
 
-def find(folder: Path) -> Files:
-    """The images in `folder`, sorted by class and path.
+def find_files(folder: Path) -> Files:
+    """List the images in `folder`, sorted by class and path.
 
-    With labels they lie in train/CLASS/ and test/CLASS/ (or val/, validation/), at any depth below the folder
-    of their class. Without, they lie in train/ itself, or at any depth where there is no train/. If there is
-    no test folder, some are held out: see `held_out`.
+    With labels: train/CLASS/ and test/CLASS/ (or val/, validation/), at any depth below the class folder.
+    Without: train/ itself, or any depth below `folder` if it has no train/. Without a test folder, some
+    images are held out: see `held_out`.
     """
     train, test = _splits(folder)
-    classes = _classes(train) if train != folder else []
+    classes = _class_names(train) if train != folder else []
     groups = [_images(train / name) for name in classes] or [_images(train)]
     each = " of each class" if classes else ""
     if test is not None:
@@ -85,45 +84,45 @@ def find(folder: Path) -> Files:
         description = f"test images from {test.name}/"
     else:
         share = LABELLED_SHARE if classes else UNLABELLED_SHARE
-        names = [[path.removeprefix(f"{train}{os.sep}") for path in paths] for paths in groups]
-        flags = [held_out(group, share) for group in names]
-        held = [_where(paths, flag, True) for paths, flag in zip(groups, flags, strict=True)]
-        groups = [_where(paths, flag, False) for paths, flag in zip(groups, flags, strict=True)]
+        prefix = f"{train}{os.sep}"
+        flags = [held_out([path.removeprefix(prefix) for path in paths], share) for paths in groups]
+        held = [list(compress(paths, out)) for paths, out in zip(groups, flags, strict=True)]
+        groups = [list(compress(paths, map(not_, out))) for paths, out in zip(groups, flags, strict=True)]
         description = f"test images: one in {share}{each}, held out by a hash of the path"
     if not any(held):
         raise ValueError(
-            f"{decoded_array.show(train)} has one image{each} and none to hold out: "
-            f"add images, or a folder {TESTS[0]}/ beside {TRAIN}/"
+            f"{printable(train)} has one image{each} and none to hold out: "
+            f"add images, or a folder {TESTS[0]}/ next to {TRAIN}/"
         )
     labels = f"{len(classes)} classes" if classes else "no labels"
     first = 0 if classes else NO_LABEL
-    return Files(*_flat(groups, first), *_flat(held, first), tuple(classes), f"{labels}; {description}")
+    return Files(*_flatten(groups, first), *_flatten(held, first), tuple(classes), f"{labels}; {description}")
 
 
 def held_out(names: list[str], share: int) -> list[bool]:
-    """Which images become test images: one in `share`, at least one of two or more, never all.
+    """Select the test images: one in `share`, at least one of two or more, never all.
 
-    Each goes by the hash of its own name, so it stays where it is when others are added. Only among a few
-    images may one move, namely where no hash or every hash falls into the share.
+    Each name is selected by its own hash, so it keeps its split when images are added. The exception is a
+    group so small that no hash, or every hash, falls into the share.
     """
     hashes = [int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big") for name in names]
     count = sum(value < 2**64 // share for value in hashes)
     by_hash = sorted(range(len(names)), key=hashes.__getitem__)
-    chosen = set(by_hash[: min(max(count, 1), len(names) - 1)])
-    return [i in chosen for i in range(len(names))]
+    selected = set(by_hash[: min(max(count, 1), len(names) - 1)])
+    return [i in selected for i in range(len(names))]
 
 
-def _stamps(root: Path, paths: list[str]) -> dict[str, int]:
-    """When the folders that `paths` lie in were last changed, and those above them."""
+def _folder_mtimes(root: Path, paths: list[str]) -> dict[str, int]:
+    """Return the modification times of the folders of `paths` and of their parents up to `root`."""
     folders = {path.rpartition(os.sep)[0] for path in paths}
-    above = {str(one) for folder in folders for one in Path(folder).parents if one.is_relative_to(root)}
-    if (root / TRAIN).is_dir():  # what lies beside it is not read
-        above.discard(str(root))
-    return {folder: _stamp(folder) for folder in sorted(folders | above)}
+    parents = {str(path) for folder in folders for path in Path(folder).parents if path.is_relative_to(root)}
+    if (root / TRAIN).is_dir():  # other content of the root is not read
+        parents.discard(str(root))
+    return {folder: _mtime(folder) for folder in sorted(folders | parents)}
 
 
-def _stamp(folder: str) -> int:
-    """When a folder was last changed, 0 if it is gone."""
+def _mtime(folder: str) -> int:
+    """Return a folder's modification time, 0 if it does not exist."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:
@@ -131,7 +130,7 @@ def _stamp(folder: str) -> int:
 
 
 def _splits(folder: Path) -> tuple[Path, Path | None]:
-    """Where the training images are, and where the test images are if they have a folder."""
+    """Return the folders of the training images and of the test images, if there is one."""
     names = [entry.name for entry in _entries(folder) if entry.is_dir()]
     test = next((folder / name for name in TESTS if name in names), None)
     if TRAIN in names:
@@ -139,68 +138,66 @@ def _splits(folder: Path) -> tuple[Path, Path | None]:
     split = next((name for name in names if name.lower() in (TRAIN, *TESTS)), None)
     if split is not None:
         raise ValueError(
-            f"{decoded_array.show(folder)} has {split}/ but no {TRAIN}/: name the folder to train on {TRAIN}"
+            f"{printable(folder)} has {split}/ but no {TRAIN}/: name the folder to train on {TRAIN}"
         )
     return folder, None
 
 
-def _classes(split: Path) -> list[str]:
-    """The sorted names of the class folders of a split; none if the images lie in the split itself."""
+def _class_names(split: Path) -> list[str]:
+    """Return the sorted names of a split's class folders, none if it holds the images itself."""
     entries = _entries(split)
     folders = [entry.name for entry in entries if entry.is_dir()]
     files = [split / entry.name for entry in entries if not entry.is_dir()]
     if folders and files:
         raise ValueError(
-            f"{decoded_array.show(files[0])} lies beside folders of classes "
-            f"({decoded_array.show(folders[0])}): move it into the folder of its class, or out"
+            f"{printable(files[0])} is next to class folders ({printable(folders[0])}): "
+            "move it into the folder of its class, or out"
         )
     return folders
 
 
 def _test_groups(test: Path, train: Path, classes: list[str]) -> list[list[str]]:
-    """The test images of each class."""
-    found = _classes(test)
-    unknown = [name for name in found if name not in classes]
+    """Return the test images of each class."""
+    names = _class_names(test)
+    unknown = [name for name in names if name not in classes]
     if unknown:
-        some = ", ".join(map(decoded_array.show, classes[:10])) + _more(classes[9:], ", ...")
+        known = ", ".join(map(printable, classes[:10])) + _more(classes[9:], ", ...")
         raise ValueError(
-            f"{decoded_array.show(test / unknown[0])}{_more(unknown, ' and {} more')}: "
-            f"{decoded_array.show(train)} has no such class, it has {some}"
+            f"{printable(test / unknown[0])}{_more(unknown, ' and {} more')}: "
+            f"{printable(train)} has no such class, it has {known}"
         )
-    if not found and _images(test):
+    if not names and _images(test):
         raise ValueError(
-            f"{decoded_array.show(test)} holds images, {decoded_array.show(train)} folders of classes: "
+            f"{printable(test)} holds images, {printable(train)} class folders: "
             "sort the test images into the same folders, or move them out"
         )
-    return [_images(test / name) if name in found else [] for name in classes]
+    return [_images(test / name) if name in names else [] for name in classes]
 
 
 def _images(folder: Path) -> list[str]:
-    """All images below `folder`, sorted; none, or any other file, is an error."""
+    """Return all images below `folder`, sorted; no images, or any other file, is an error."""
     images: list[str] = []
     others: list[str] = []
-    _walk(str(folder), images, others, above=())
+    _walk(str(folder), images, others, parents=())
     if others:
         raise ValueError(
-            f"{decoded_array.show(others[0])}{_more(others, ' and {} more')}: not an image file, remove it; "
+            f"{printable(others[0])}{_more(others, ' and {} more')}: not an image file, remove it; "
             f"images end in {', '.join(SUFFIXES)}"
         )
     if not images:
-        raise ValueError(
-            f"{decoded_array.show(folder)} holds no images, that is files in {', '.join(SUFFIXES)}"
-        )
+        raise ValueError(f"{printable(folder)} holds no images, that is files in {', '.join(SUFFIXES)}")
     return images
 
 
-def _walk(folder: str, images: list[str], others: list[str], above: tuple[str, ...]) -> None:
+def _walk(folder: str, images: list[str], others: list[str], parents: tuple[str, ...]) -> None:
     real = os.path.realpath(folder)
-    if real in above:
-        raise ValueError(f"{decoded_array.show(folder)} is a link to a folder that it lies in: remove it")
+    if real in parents:
+        raise ValueError(f"{printable(folder)} is a link to one of its parent folders: remove it")
     for entry in _entries(folder):
         path = os.path.join(folder, entry.name)
         if entry.is_dir():
-            _walk(path, images, others, (*above, real))
-        # A link may lead nowhere, which opening it will tell; a pipe or a socket would never be read.
+            _walk(path, images, others, (*parents, real))
+        # Broken links are reported when they are opened; opening a pipe or socket would block.
         elif entry.name.lower().endswith(SUFFIXES) and (entry.is_file() or entry.is_symlink()):
             images.append(path)
         else:
@@ -208,22 +205,18 @@ def _walk(folder: str, images: list[str], others: list[str], above: tuple[str, .
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry]:
-    """What is in a folder, sorted by name, without hidden files and folders."""
+    """Return the entries of a folder, sorted by name, without hidden ones."""
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     return sorted(visible, key=lambda entry: entry.name)
 
 
-def _where(paths: list[str], flags: list[bool], value: bool) -> list[str]:
-    return [path for path, flag in zip(paths, flags, strict=True) if flag is value]
-
-
-def _flat(groups: list[list[str]], first: int) -> tuple[list[str], list[int]]:
-    """The paths of all classes, and the number of the class of each."""
-    numbered = [(path, label) for label, paths in enumerate(groups, first) for path in paths]
-    return [path for path, _ in numbered], [label for _, label in numbered]
+def _flatten(groups: list[list[str]], first: int) -> tuple[list[str], list[int]]:
+    """Return the paths of all classes, and the label of each; labels count from `first`."""
+    pairs = [(path, label) for label, paths in enumerate(groups, first) for path in paths]
+    return [path for path, _ in pairs], [label for _, label in pairs]
 
 
 def _more(names: list, text: str) -> str:
-    """`text` with the number of names after the first, if there are any."""
+    """Return `text` with the number of names after the first, or "" if there is only one."""
     return text.format(f"{len(names) - 1:,}") if len(names) > 1 else ""

@@ -1,4 +1,4 @@
-"""A data set that TensorFlow Datasets has prepared, as ArrayRecord or TFRecord, read without TensorFlow."""
+"""Data sets prepared by TensorFlow Datasets, as ArrayRecord or TFRecord, read without TensorFlow."""
 
 import difflib
 import os
@@ -6,46 +6,46 @@ from typing import Any
 
 import numpy as np
 
-from byov_jax.data.loading import decoded_array
-from byov_jax.data.records import Record, Records
+from byov_jax.data.dataset import Record, SourceDataset
 from byov_jax.data.sources import tfrecord
+from byov_jax.errors import reason
 
 TESTS = ("test", "validation")
 FOLDER = "TFDS_DATA_DIR"
-"""The environment variable that says where data sets lie; ~/tensorflow_datasets if it is not set."""
+"""The environment variable with the folder of the data sets; ~/tensorflow_datasets if it is not set."""
 
 
-def open(name: str) -> Records:
-    """Finds the images of the splits train and test, or train and validation: features `image` and `label`.
+def open_dataset(name: str) -> SourceDataset:
+    """Open the splits train and test, or train and validation: features `image` and `label`.
 
-    A test split whose labels are hidden, as in imagenet2012, is passed over if there is a validation split.
+    A test split with hidden labels, as in imagenet2012, is skipped if there is a validation split.
 
     Args:
-      name: as tfds has it, `NAME[/CONFIG][:VERSION]`: cifar10, cifar10:3.0.2, cifar10_corrupted/fog_1.
+      name: as in tfds, `NAME[/CONFIG][:VERSION]`: cifar10, cifar10:3.0.2, cifar10_corrupted/fog_1.
     """
-    builder = _prepared(name)
+    builder = _read_builder(name)
     features, known = builder.info.features, builder.info.splits
-    classes = _check_features(name, features)
+    classes = _class_names(name, features)
     splits = ["train", *([split for split in TESTS if split in known] or TESTS[:1])]
     missing = [split for split in splits if split not in known]
     if missing:
         raise ValueError(f"tfds:{name} has no split {missing[0]}, it has {', '.join(known)}")
     train, *tests = (
-        Examples(examples, features, f"tfds:{name}, {split}")
+        TfdsSource(examples, features, f"tfds:{name}, {split}")
         for split, examples in zip(splits, _examples(name, builder, splits), strict=True)
     )
     test = tests[0] if len(tests) == 1 or tests[0][0].label >= 0 else tests[1]
     description = f"test images from the split {splits[1 + tests.index(test)]} of tfds:{name}"
-    return Records(train, test, classes, description, remedy=f"prepare tfds:{name} again")
+    return SourceDataset(train, test, classes, description, remedy=f"prepare tfds:{name} again")
 
 
-class Examples:
-    """Serialised examples with the features `image` and `label`."""
+class TfdsSource:
+    """Serialized examples with the features `image` and `label`."""
 
-    def __init__(self, examples: Any, features: Any, place: str) -> None:
-        import tensorflow_datasets as tfds  # here, since it takes long
+    def __init__(self, examples: Any, features: Any, name: str) -> None:
+        import tensorflow_datasets as tfds  # slow to import
 
-        self._examples, self._features, self._place = examples, features, place
+        self._examples, self._features, self._name = examples, features, name
         self._decoders = {"image": tfds.decode.SkipDecoding()}
 
     def __len__(self) -> int:
@@ -56,28 +56,26 @@ class Examples:
         return Record(example["image"], int(example["label"]))
 
     def name(self, i: int) -> str:
-        """Its number in the split."""
-        return f"image {i} of {self._place}"
+        return f"image {i} of {self._name}"
 
 
-def _prepared(name: str) -> Any:
-    """The builder of a data set on disk; its code is not needed and nothing is downloaded."""
+def _read_builder(name: str) -> Any:
+    """Return the builder of a prepared data set, from its files alone; nothing is downloaded."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import naming, read_only_builder
 
     try:
         base = naming.parse_builder_name_kwargs(name)[0].name
     except ValueError:
-        raise ValueError(f"tfds:{name}: expected tfds:NAME, with /CONFIG and :VERSION if you like") from None
+        raise ValueError(f"tfds:{name}: expected tfds:NAME[/CONFIG][:VERSION]") from None
     folder = os.path.expanduser(os.environ.get(FOLDER) or tfds.core.constants.DATA_DIR)
     try:
         return read_only_builder.builder_from_files(name, data_dir=folder)
     except tfds.core.DatasetNotFoundError:
         known = tfds.list_builders(with_community_datasets=False)
-    except Exception as error:  # of damaged files: each of tfds's parsers has its own
+    except Exception as error:  # each parser of tfds has its own exceptions for damage
         raise ValueError(
-            f"tfds:{name} in {folder} cannot be read ({decoded_array.reason(error)}): "
-            "delete it and prepare it again"
+            f"tfds:{name} in {folder} cannot be read ({reason(error)}): delete it and prepare it again"
         ) from None
     if base in known:
         raise ValueError(f"tfds:{name} is not prepared in {folder} ({FOLDER}): {_how_to_prepare(name)}")
@@ -93,13 +91,13 @@ def _how_to_prepare(name: str) -> str:
     )
 
 
-def _check_features(name: str, features: Any) -> tuple[str, ...]:
-    """The names of the classes, if there are images and labels."""
+def _class_names(name: str, features: Any) -> tuple[str, ...]:
+    """Return the class names; a data set without 8-bit images or class labels is a ValueError."""
     import tensorflow_datasets as tfds
 
-    found = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
-    image, label = found.get("image"), found.get("label")
-    kinds = ", ".join(f"{key} ({type(feature).__name__})" for key, feature in sorted(found.items()))
+    by_name = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+    image, label = by_name.get("image"), by_name.get("label")
+    kinds = ", ".join(f"{key} ({type(feature).__name__})" for key, feature in sorted(by_name.items()))
     if not isinstance(image, tfds.features.Image) or image.np_dtype != np.uint8:
         raise ValueError(f"tfds:{name} has no feature image of 8 bits: it has {kinds}")
     if not isinstance(label, tfds.features.ClassLabel):
@@ -108,18 +106,21 @@ def _check_features(name: str, features: Any) -> tuple[str, ...]:
 
 
 def _examples(name: str, builder: Any, splits: list[str]) -> list[Any]:
-    """The serialised examples of each split."""
+    """Return random access to the serialized examples of each split."""
     try:
-        return [found.data_source for found in builder.as_data_source(splits)]
+        return [split.data_source for split in builder.as_data_source(splits)]
     except NotImplementedError:  # a format without random access
-        kind = builder.info.file_format.value
-    if kind != "tfrecord":
+        file_format = builder.info.file_format.value
+    if file_format != "tfrecord":
         raise ValueError(
-            f"tfds:{name} lies in {builder.data_path} as {kind}, which cannot be read one by one: "
+            f"tfds:{name} is stored in {builder.data_path} as {file_format}, which has no random access: "
             f"delete it, or set {FOLDER} to a new folder, and {_how_to_prepare(name)}"
         )
-    found = [builder.info.splits[split] for split in splits]
+    infos = [builder.info.splits[split] for split in splits]
     try:
-        return [tfrecord.index([str(path) for path in one.filepaths], one.shard_lengths) for one in found]
+        return [
+            tfrecord.find_records([str(path) for path in info.filepaths], info.shard_lengths)
+            for info in infos
+        ]
     except ValueError as error:
         raise ValueError(f"tfds:{name}: {error}: prepare it again") from None

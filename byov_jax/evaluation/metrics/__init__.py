@@ -1,4 +1,4 @@
-"""How good, calibrated and certain predictions are: one-shot functions and a streaming accumulator."""
+"""Accuracy, calibration and uncertainty of class probabilities: one-shot functions and an accumulator."""
 
 from byov_jax.evaluation.metrics.binning import ReliabilityBins as ReliabilityBins
 from byov_jax.evaluation.metrics.binning import adaptive_ece as adaptive_ece
@@ -7,16 +7,16 @@ from byov_jax.evaluation.metrics.binning import mce as mce
 from byov_jax.evaluation.metrics.binning import reliability_bins as reliability_bins
 from byov_jax.evaluation.metrics.calibration import Calibration as Calibration
 from byov_jax.evaluation.metrics.calibration import CalibrationReport as CalibrationReport
+from byov_jax.evaluation.metrics.ranking import RiskCoverage as RiskCoverage
 from byov_jax.evaluation.metrics.ranking import aupr as aupr
 from byov_jax.evaluation.metrics.ranking import auroc as auroc
 from byov_jax.evaluation.metrics.ranking import fpr95 as fpr95
+from byov_jax.evaluation.metrics.ranking import risk_coverage as risk_coverage
 from byov_jax.evaluation.metrics.scores import BrierDecomposition as BrierDecomposition
 from byov_jax.evaluation.metrics.scores import brier as brier
 from byov_jax.evaluation.metrics.scores import brier_decomposition as brier_decomposition
 from byov_jax.evaluation.metrics.scores import nll as nll
 from byov_jax.evaluation.metrics.scores import top_k as top_k
-from byov_jax.evaluation.metrics.selective import RiskCoverage as RiskCoverage
-from byov_jax.evaluation.metrics.selective import risk_coverage as risk_coverage
 from byov_jax.evaluation.metrics.uncertainty import entropy as entropy
 from byov_jax.evaluation.metrics.uncertainty import mutual_information as mutual_information
 from byov_jax.evaluation.metrics.uncertainty import predictive_std as predictive_std

@@ -1,4 +1,4 @@
-"""Every metric of a classifier in one pass over batches, in fixed memory, on any number of devices."""
+"""Every metric of a classifier, accumulated over batches in fixed memory, on any number of devices."""
 
 from typing import NamedTuple
 
@@ -7,42 +7,43 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from byov_jax.evaluation.metrics import binning, checks, compensated_sum, scores
+from byov_jax.evaluation import checks
+from byov_jax.evaluation.metrics import binning, compensated_sum, scores
 from byov_jax.evaluation.metrics.compensated_sum import Sum
-from byov_jax.evaluation.metrics.scores import ratio
-from byov_jax.evaluation.metrics.selective import RiskCoverage
-from byov_jax.evaluation.metrics.uncertainty import entropy_of_each
+from byov_jax.evaluation.metrics.ranking import RiskCoverage
+from byov_jax.evaluation.metrics.scores import safe_divide
+from byov_jax.evaluation.metrics.uncertainty import per_example_entropy
 
 
 class CalibrationReport(NamedTuple):
-    """What `Calibration` knows about the samples that it has seen.
+    """The metrics of the samples that a `Calibration` has accumulated.
 
-    Its fields equal the functions of the same names to rounding, except those that need all confidences in
-    order: `adaptive_ece`, `aurc` and `risk_coverage`. These come from a histogram of 4096 cells or more, none
-    wider than 1/2000, finest where confidence is high; a cell that is cut is split in proportion. They are
-    exact while no cell holds more than one sample. In general, with `c` samples and `e` errors in a cell,
+    The fields equal the functions of the same names up to rounding, except those that need all confidences
+    in order: `adaptive_ece`, `aurc` and `risk_coverage`. These come from a histogram of at least 4096 cells,
+    none wider than 1/2000, finest where confidence is high; a cell that is cut is split in proportion. They
+    are exact while no cell holds more than one sample. In general, with `c` samples and `e` errors in a cell,
 
-    - `adaptive_ece` is off by at most `2 / n` times the sum over boundaries of `e (c - e) / c + c / 8000` of
-      the cell that each of them cuts;
+    - `adaptive_ece` is off by at most `2 / n` times the sum over bin boundaries of `e (c - e) / c + c / 8000`
+      of the cell that each of them cuts;
     - `aurc` is off by at most `1 / n` times the sum over all cells of
       `e (c - e) / c (1 / (m + 1) + ... + 1 / (m + c))`, where `m` samples are in cells of higher confidence.
 
     Attributes:
-      samples: their number, or their total weight.
-      top1: the share of right predictions.
-      top5: the share of labels among the five most probable classes, or among all if there are fewer.
+      samples: number of samples, or their total weight.
+      top1: accuracy.
+      top5: fraction of labels among the five most probable classes, or among all if there are fewer.
       nll: negative log-likelihood in nats.
       brier: Brier score, `uncertainty - resolution + reliability - 2 within_covariance`.
-      reliability: distance of predictions to label frequencies, 0 is best.
-      resolution: spread of the label frequencies over predicted classes, large is best.
-      uncertainty: spread of the labels themselves.
+      reliability: distance of predictions to label frequencies; 0 is best.
+      resolution: variance of the label frequencies over predicted classes; higher is better.
+      uncertainty: variance of the labels themselves.
       within_covariance: covariance of predictions and labels within predicted classes.
       ece: expected calibration error.
       mce: maximum calibration error.
       adaptive_ece: expected calibration error in bins of equal mass.
       entropy: mean entropy of the predictions in nats.
       aurc: area under the risk-coverage curve.
-      reliability_bins: what a reliability diagram shows.
+      reliability_bins: the reliability diagram.
       risk_coverage: the error rate among the most confident 1 %, 2 %, ..., 100 %.
     """
 
@@ -65,7 +66,7 @@ class CalibrationReport(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Sums over samples from which every metric follows.
+    """Accumulator of the sums from which every metric follows.
 
         calibration = Calibration.init(classes=10)
         for probs, labels, mask in batches:
@@ -73,20 +74,20 @@ class Calibration(NamedTuple):
         print(calibration.compute().ece)
 
     All leaves are plain sums, so `jax.lax.psum(calibration, axis)` merges devices. Methods can be jitted,
-    scanned and mapped: over counts `[resamples, n]` of how often each resample holds each row,
+    scanned and mapped: over counts [resamples, n] of how often each resample holds each row,
     `jax.vmap(lambda counts: Calibration.init(10).update(probs, labels, counts).compute())` is a bootstrap.
 
     Attributes:
-      top5: how many labels are among the five most probable classes.
+      top5: number of labels among the five most probable classes.
       nll: sum of the negative log-likelihoods.
       brier: sum of the Brier scores.
       entropy: sum of the entropies.
       label_probs: sum of the probabilities of the labels.
-      cell_samples: `[bins, cells]`: how many samples are in each cell of confidence.
-      cell_confidence: `[bins, cells]`: sum of their confidences.
-      cell_hits: `[bins, cells]`: how many of their predictions are right.
-      group_labels: `[classes, classes]`: how often a label comes with a predicted class (the row).
-      group_probs: `[classes, classes]`: sum of the probabilities by predicted class (the row).
+      cell_samples: number of samples in each confidence cell, [bins, cells].
+      cell_confidence: sum of their confidences, [bins, cells].
+      cell_correct: number of correct predictions among them, [bins, cells].
+      confusion: number of samples by predicted class (row) and label (column), [classes, classes].
+      prob_sums: sum of the probabilities by predicted class (row), [classes, classes].
     """
 
     top5: Sum
@@ -96,129 +97,116 @@ class Calibration(NamedTuple):
     label_probs: Sum
     cell_samples: Sum
     cell_confidence: Sum
-    cell_hits: Sum
-    group_labels: Sum
-    group_probs: Sum
+    cell_correct: Sum
+    confusion: Sum
+    prob_sums: Sum
 
     @staticmethod
     def init(classes: int, bins: int = 15) -> "Calibration":
-        """No samples yet: of `classes` classes, for calibration errors in `bins` bins."""
-        checks.count("classes", classes, least=2)
-        checks.count("bins", bins)
-        cells, groups = (bins, -(-4096 // bins)), (classes, classes)
-        return Calibration(
-            *(compensated_sum.zeros(*shape) for shape in [()] * 5 + [cells] * 3 + [groups] * 2)
-        )
+        """Return an empty accumulator for `classes` classes and calibration errors in `bins` bins."""
+        checks.integer("classes", classes, least=2)
+        checks.integer("bins", bins)
+        cells, pairs = (bins, -(-4096 // bins)), (classes, classes)
+        return Calibration(*(compensated_sum.zeros(*shape) for shape in [()] * 5 + [cells] * 3 + [pairs] * 2))
 
     def update(
         self, probs: Array | np.ndarray, labels: Array | np.ndarray, weights: Array | np.ndarray | None = None
     ) -> "Calibration":
-        """Adds a batch.
+        """Add a batch.
 
         Args:
-          probs: `[n, classes]` probabilities.
-          labels: `[n]` integers from 0 to `classes - 1`.
-          weights: None, or `[n]`: a mask that is False for padding, or weights that are not negative. Rows of
-            weight 0 may hold anything, NaN and impossible labels included.
+          probs: [n, classes] probabilities.
+          labels: [n] integers from 0 to `classes - 1`.
+          weights: None, or [n]: a mask that is False for padding, or non-negative weights. Rows of weight 0
+            may hold anything, NaN and labels out of range included.
         """
         probs, labels = checks.predictions(probs, labels, weights)
-        classes = self.group_labels.high.shape[-1]
+        classes = self.confusion.high.shape[-1]
         if probs.shape[1] != classes:
             raise ValueError(f"probs must have {classes} classes as in init, got {probs.shape[1]}")
         weights = jnp.ones(len(probs)) if weights is None else jnp.asarray(weights)
-        return self.merge(_of_batch(self, probs, labels, weights.astype(probs.dtype)))
+        return self.merge(_batch_sums(self, probs, labels, weights.astype(probs.dtype)))
 
     def merge(self, other: "Calibration") -> "Calibration":
-        """The samples of both."""
-        for mine, theirs in zip(self, other, strict=True):
-            if mine.high.shape != theirs.high.shape:
+        """Return the accumulator of the samples of both."""
+        for a, b in zip(self, other, strict=True):
+            if a.high.shape != b.high.shape:
                 raise ValueError(
                     f"only accumulators of the same classes and bins can be merged, got sums of shape "
-                    f"{mine.high.shape} and {theirs.high.shape}"
+                    f"{a.high.shape} and {b.high.shape}"
                 )
         return _merge(self, other)
 
     def compute(self) -> CalibrationReport:
-        """Every metric of the samples so far; without samples an error, and NaN inside jit."""
-        if checks.known(self.cell_samples.high) and not np.any(np.asarray(self.cell_samples.high)):
-            raise ValueError("there are no metrics of 0 samples: update with a batch first")
+        """Compute every metric; without samples this raises ValueError, or gives NaN inside jit."""
+        if checks.is_concrete(self.cell_samples.high) and not np.any(np.asarray(self.cell_samples.high)):
+            raise ValueError("no metrics of 0 samples: update with a batch first")
         return _report(self)
 
 
 @jax.jit
 def _merge(a: Calibration, b: Calibration) -> Calibration:
-    return Calibration(*(compensated_sum.add(mine, theirs) for mine, theirs in zip(a, b, strict=True)))
+    return Calibration(*(compensated_sum.add(x, y) for x, y in zip(a, b, strict=True)))
 
 
 @jax.jit
-def _of_batch(like: Calibration, probs, labels, weights) -> Calibration:
-    """The sums of one batch, in the shapes of `like`."""
+def _batch_sums(like: Calibration, probs, labels, weights) -> Calibration:
+    """Compute the sums of one batch, in the shapes of `like`."""
 
     def weighted(values):
         weight = weights.reshape(-1, *(1,) * (values.ndim - 1))
         return jnp.where(weight > 0, weight * values, 0.0)  # not a product alone: 0 * NaN is NaN
 
-    classes, (bins, cells) = probs.shape[1], like.cell_samples.high.shape
-    of_each = (
-        scores.label_in_top(min(5, classes), probs, labels),
-        scores.nll_of_each(probs, labels),
-        scores.brier_of_each(probs, labels),
-        entropy_of_each(probs),
-        scores.probability_of_label(probs, labels),
-    )
-    top5, nll, brier, entropy, label_probs = (compensated_sum.total(weighted(values)) for values in of_each)
-    confidence, ones = jnp.max(probs, axis=1), jnp.ones_like(probs[:, 0])
-    cell = _cell_of_each(confidence, bins, cells)
+    def total(values):
+        return compensated_sum.total(weighted(values))
 
     def histogram(values):
-        return Sum(
-            *(
-                part.reshape(bins, cells)
-                for part in compensated_sum.grouped(weighted(values), cell, bins * cells)
-            )
-        )
+        return compensated_sum.segment_sum(weighted(values), cell, bins * cells).reshape(bins, cells)
 
+    classes, (bins, cells) = probs.shape[1], like.cell_samples.high.shape
+    confidence, ones = jnp.max(probs, axis=1), jnp.ones_like(probs[:, 0])
+    cell = _cell_index(confidence, bins, cells)
     return Calibration(
-        top5,
-        nll,
-        brier,
-        entropy,
-        label_probs,
-        histogram(ones),
-        histogram(confidence),
-        histogram(scores.label_in_top(1, probs, labels)),
-        scores.group_labels(probs, labels, weighted(ones)),
-        compensated_sum.grouped(weighted(probs), jnp.argmax(probs, axis=1), classes),
+        top5=total(scores.is_in_top_k(min(5, classes), probs, labels)),
+        nll=total(scores.per_example_nll(probs, labels)),
+        brier=total(scores.per_example_brier(probs, labels)),
+        entropy=total(per_example_entropy(probs)),
+        label_probs=total(scores.label_probability(probs, labels)),
+        cell_samples=histogram(ones),
+        cell_confidence=histogram(confidence),
+        cell_correct=histogram(scores.is_in_top_k(1, probs, labels)),
+        confusion=scores.confusion_matrix(probs, labels, weighted(ones)),
+        prob_sums=compensated_sum.segment_sum(weighted(probs), jnp.argmax(probs, axis=1), classes),
     )
 
 
-def _cell_of_each(confidence, bins: int, cells: int):
-    """The cell of each confidence: its bin, and a place in it that is finest at the upper end.
+def _cell_index(confidence, bins: int, cells: int):
+    """Return the cell of each confidence; the cells of a bin are finest at its upper end.
 
-    Confident classifiers have most samples just below 1, where cells get as narrow as 1e-6.
+    Confident classifiers have most samples just below 1, where cells are as narrow as 1e-6.
     """
-    place = binning.bin_of_each(confidence, bins)
-    upper = jnp.asarray(binning.edges(bins)[1:], confidence.dtype)[place]
+    index = binning.bin_index(confidence, bins)
+    upper = jnp.asarray(binning.bin_edges(bins)[1:], confidence.dtype)[index]
     below = jnp.clip((upper - confidence) * bins, 0.0, 1.0)
-    return place * cells + jnp.clip((cells * (1.0 - jnp.sqrt(below))).astype(jnp.int32), 0, cells - 1)
+    return index * cells + jnp.clip((cells * (1.0 - jnp.sqrt(below))).astype(jnp.int32), 0, cells - 1)
 
 
 @jax.jit
 def _report(state: Calibration) -> CalibrationReport:
-    cells = (state.cell_samples.value, state.cell_confidence.value, state.cell_hits.value)
-    bins = binning.from_sums(*(jnp.sum(values, axis=1) for values in cells))
+    cells = (state.cell_samples.value, state.cell_confidence.value, state.cell_correct.value)
+    bins = binning.bins_from_sums(*(jnp.sum(values, axis=1) for values in cells))
     samples = jnp.sum(bins.samples)
     brier, label_probs = state.brier.value / samples, state.label_probs.value / samples
-    label_sums, prob_sums = state.group_labels.value, state.group_probs.value
-    resolution, uncertainty = scores.resolution_and_uncertainty(label_sums)
+    confusion, prob_sums = state.confusion.value, state.prob_sums.value
+    resolution, uncertainty = scores.resolution_and_uncertainty(confusion)
     # With d_k and m_k the mean label and prediction of group k: sum_k w_k d_k . m_k and sum_k w_k d_k . d_k.
-    d = ratio(label_sums, jnp.sum(label_sums, axis=1, keepdims=True))
-    d_m, d_d = (jnp.sum(jnp.sum(d * group_sums, axis=1)) / samples for group_sums in (prob_sums, label_sums))
+    d = safe_divide(confusion, jnp.sum(confusion, axis=1, keepdims=True))
+    d_m, d_d = (jnp.sum(jnp.sum(d * sums, axis=1)) / samples for sums in (prob_sums, confusion))
     p_p = brier + 2.0 * label_probs - 1.0
-    curve = _risk_coverage(state.cell_samples.value, state.cell_hits.value, samples)
+    curve = _risk_coverage(state.cell_samples.value, state.cell_correct.value, samples)
     return CalibrationReport(
         samples=samples,
-        top1=jnp.sum(state.cell_hits.value) / samples,
+        top1=jnp.sum(state.cell_correct.value) / samples,
         top5=state.top5.value / samples,
         nll=state.nll.value / samples,
         brier=brier,
@@ -236,28 +224,28 @@ def _report(state: Calibration) -> CalibrationReport:
     )
 
 
-def _adaptive_ece(weight, confidence, hits, samples) -> Float[Array, ""]:
-    """The expected calibration error in bins of equal mass, from sums over cells `[bins, cells]`."""
+def _adaptive_ece(weight, confidence, correct, samples) -> Float[Array, ""]:
+    """Compute the expected calibration error in bins of equal mass from sums over cells, [bins, cells]."""
     bins = len(weight)
-    # As numpy.array_split cuts: the first bins have one more where the samples do not divide evenly.
+    # As in numpy.array_split, the first bins have one sample more where the samples do not divide evenly.
     size = jnp.floor(samples / bins)
     boundary = jnp.arange(1, bins).astype(weight.dtype)
     boundary = boundary * size + jnp.minimum(boundary, samples - bins * size)
-    weight, gap = weight.reshape(-1), (confidence - hits).reshape(-1)
+    weight, gap = weight.reshape(-1), (confidence - correct).reshape(-1)
     ends = jnp.stack([jnp.zeros_like(samples), jnp.sum(gap)])
     cumulative = jnp.concatenate([ends[:1], _cumulative(gap, weight, boundary), ends[1:]])
     return jnp.sum(jnp.abs(jnp.diff(cumulative))) / samples
 
 
-def _risk_coverage(weight, hits, samples) -> RiskCoverage:
-    """The risk at 100 coverages and its area, from sums over cells `[bins, cells]`."""
-    weight, errors = weight.reshape(-1), (weight - hits).reshape(-1)
+def _risk_coverage(weight, correct, samples) -> RiskCoverage:
+    """Compute the risk at 100 coverages, and its area, from sums over cells, [bins, cells]."""
+    weight, errors = weight.reshape(-1), (weight - correct).reshape(-1)
     all_errors = jnp.sum(errors)
-    more_confident = jnp.maximum(samples - jnp.cumsum(weight), 0.0)
-    their_errors = all_errors - jnp.cumsum(errors)
+    weight_above = jnp.maximum(samples - jnp.cumsum(weight), 0.0)  # in cells of higher confidence
+    errors_above = all_errors - jnp.cumsum(errors)
     # The errors of a cell are spread evenly over its samples, as over samples of equal confidence.
-    spread = their_errors - more_confident * ratio(errors, weight)
-    area = jnp.sum(errors + spread * _harmonic(more_confident, weight)) / samples
+    spread = errors_above - weight_above * safe_divide(errors, weight)
+    area = jnp.sum(errors + spread * _harmonic(weight_above, weight)) / samples
     coverage = jnp.arange(1, 101).astype(weight.dtype) / 100.0
     covered = coverage * samples
     risk = (all_errors - _cumulative(errors, weight, samples - covered)) / covered
@@ -265,15 +253,15 @@ def _risk_coverage(weight, hits, samples) -> RiskCoverage:
 
 
 def _cumulative(values: Float[Array, "cells"], weight: Float[Array, "cells"], at: Float[Array, "m"]):
-    """The sum of the values up to cumulative weight `at`; a cell that is cut counts in proportion."""
+    """Sum the values up to cumulative weight `at`; a cell that is cut counts in proportion."""
     ends = jnp.cumsum(weight)
     cell = jnp.minimum(jnp.searchsorted(ends, at, side="left"), len(weight) - 1)
-    left_out = jnp.clip(ratio(ends[cell] - at, weight[cell]), 0.0, 1.0)
-    return jnp.cumsum(values)[cell] - left_out * values[cell]
+    excluded = jnp.clip(safe_divide(ends[cell] - at, weight[cell]), 0.0, 1.0)
+    return jnp.cumsum(values)[cell] - excluded * values[cell]
 
 
 def _harmonic(start: Float[Array, "cells"], length: Float[Array, "cells"]) -> Float[Array, "cells"]:
-    """`1 / (start + 1) + ... + 1 / (start + length)`, also for weights that are not whole.
+    """Compute `1 / (start + 1) + ... + 1 / (start + length)`, also for weights that are not integers.
 
     Four terms and an asymptotic series: differences of digamma would lose all digits after many samples.
     """

@@ -1,4 +1,4 @@
-"""Sums that do not drift: float32 numbers added as if with 48 bits.
+"""Compensated summation: float32 numbers added with about 48 bits.
 
 A plain float32 sum of thousands of equal numbers may be wrong in its fifth digit. Here a sum is a pair whose
 low part holds what rounding took from the high part (Dekker, 1971).
@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
+_BLOCK = 4096  # this many multiples of 1 / 4096 up to 1 add up exactly in the 24 bits of float32
+
 
 class Sum(NamedTuple):
-    """The number `high + low`; Sums of two devices add element by element."""
+    """The number `high + low`; `psum` over devices may add the two parts separately."""
 
     high: Float[Array, "..."]
     low: Float[Array, "..."]
@@ -22,57 +24,58 @@ class Sum(NamedTuple):
         """The sum, rounded once."""
         return self.high + self.low
 
+    def reshape(self, *shape: int) -> "Sum":
+        """Reshape both parts."""
+        return Sum(self.high.reshape(shape), self.low.reshape(shape))
+
 
 def zeros(*shape: int) -> Sum:
-    """The empty sum: float32, or float64 where JAX has it enabled."""
+    """Return a sum of nothing, in float32, or in float64 if JAX has it enabled."""
     return Sum(jnp.zeros(shape, float), jnp.zeros(shape, float))
 
 
 def add(a: Sum, b: Sum) -> Sum:
-    """`a + b`, in the dtype of `a`."""
+    """Compute `a + b` in the dtype of `a`."""
     high, error = _two_sum(a.high, b.high.astype(a.high.dtype))
     return Sum(*_two_sum(high, a.low + b.low.astype(a.low.dtype) + error))
 
 
 def mean(x: Float[Array, "n *rest"]) -> Float[Array, "*rest"]:
-    """The mean along the first axis."""
+    """Compute the mean along the first axis."""
     return total(x).value / len(x)
 
 
 def total(x: Float[Array, "n *rest"]) -> Sum:
-    """The sum along the first axis."""
+    """Compute the sum along the first axis."""
     zero = jnp.zeros((), x.dtype)
     return Sum(*jax.lax.reduce(Sum(x, jnp.zeros_like(x)), Sum(zero, zero), add, dimensions=(0,)))
 
 
-def grouped(values: Float[Array, "n *rest"], group: Integer[Array, "n"], groups: int) -> Sum:
-    """The sums of the rows of each group, `[groups, *rest]`, for values of order 1."""
+def segment_sum(values: Float[Array, "n *rest"], segment: Integer[Array, "n"], segments: int) -> Sum:
+    """Sum the rows of each segment, [segments, *rest], for values of order 1; see `jax.ops.segment_sum`."""
     blocks = -(-len(values) // _BLOCK)
     if blocks == 1:
-        return _grouped(values, group, groups)
+        return _block_sum(values, segment, segments)
 
     def in_blocks(x):
         padded = jnp.pad(x, ((0, blocks * _BLOCK - len(x)), *((0, 0),) * (x.ndim - 1)))
         return padded.reshape(blocks, _BLOCK, *x.shape[1:])
 
-    def step(so_far, block):
-        return add(so_far, _grouped(block[0], block[1], groups)), None
+    def step(total, block):
+        return add(total, _block_sum(block[0], block[1], segments)), None
 
-    values, group = in_blocks(values), in_blocks(group)
-    return jax.lax.scan(step, _grouped(values[0], group[0], groups), (values[1:], group[1:]))[0]
-
-
-_BLOCK = 4096  # as many multiples of 1 / 4096 up to 1 add up exactly in the 24 bits of float32
+    values, segment = in_blocks(values), in_blocks(segment)
+    return jax.lax.scan(step, _block_sum(values[0], segment[0], segments), (values[1:], segment[1:]))[0]
 
 
-def _grouped(values, group, groups: int) -> Sum:
-    """The sums of up to `_BLOCK` rows, in coarse and fine parts that no number of equal rows makes drift."""
+def _block_sum(values, segment, segments: int) -> Sum:
+    """Sum up to `_BLOCK` rows by segment, in coarse and fine parts, so that equal rows do not drift."""
     coarse = jnp.round(values * _BLOCK) / _BLOCK
-    return Sum(*(jax.ops.segment_sum(part, group, groups) for part in (coarse, values - coarse)))
+    return Sum(*(jax.ops.segment_sum(part, segment, segments) for part in (coarse, values - coarse)))
 
 
 def _two_sum(a, b):
-    """`a + b` rounded, and exactly what the rounding took away, whichever is larger (Knuth, 1969)."""
+    """Compute `a + b` rounded, and the exact rounding error (Knuth, 1969)."""
     s = a + b
     b_part = s - a
     return s, (a - (s - b_part)) + (b - b_part)

@@ -1,4 +1,4 @@
-"""Scores of predicted probabilities: accuracy, likelihood, and the Brier score with its parts."""
+"""Scores of predicted probabilities: accuracy, likelihood, and the Brier score with its decomposition."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from byov_jax.evaluation.metrics import checks, compensated_sum
+from byov_jax.evaluation import checks
+from byov_jax.evaluation.metrics import compensated_sum
 
 
 class BrierDecomposition(NamedTuple):
@@ -20,132 +21,126 @@ class BrierDecomposition(NamedTuple):
 
 
 def top_k(probs: Array | np.ndarray, labels: Array | np.ndarray, k: int) -> Float[Array, ""]:
-    """The fraction of samples whose label is among the `k` most probable classes.
+    """Top-k accuracy: the fraction of samples whose label is among the `k` most probable classes.
 
-    Of equally probable classes the lower one comes first, as in argmax: `k` classes count, never more.
+    Of equally probable classes the lower one comes first, as in argmax: exactly `k` classes count.
 
     Args:
-      probs: `[n, classes]` probabilities.
-      labels: `[n]` integers from 0 to `classes - 1`.
+      probs: [n, classes] probabilities.
+      labels: [n] integers from 0 to `classes - 1`.
       k: from 1 to `classes`.
     """
     probs, labels = checks.predictions(probs, labels)
-    checks.count("k", k, most=probs.shape[1])
+    checks.integer("k", k, most=probs.shape[1])
     return _top_k(probs, labels, k)
 
 
 def nll(probs: Array | np.ndarray, labels: Array | np.ndarray) -> Float[Array, ""]:
-    """The negative log-likelihood of the labels in nats, `-mean_i log p_i[y_i]`.
+    """Negative log-likelihood of the labels in nats, `-mean_i log p_i[y_i]`.
 
     A probability of 0 counts as the smallest normal number of its dtype: 87.3 nats in float32.
 
-    Args:
-      probs: `[n, classes]` probabilities.
-      labels: `[n]` integers from 0 to `classes - 1`.
+    Args as in `top_k`.
     """
     return _nll(*checks.predictions(probs, labels))
 
 
 def brier(probs: Array | np.ndarray, labels: Array | np.ndarray) -> Float[Array, ""]:
-    """The Brier score `mean_i ||p_i - y_i||^2` with one-hot labels `y_i`: 0 is perfect, 2 is the worst.
+    """Brier score `mean_i ||p_i - y_i||^2` with one-hot labels `y_i`: 0 is best, 2 is worst.
 
-    Args:
-      probs: `[n, classes]` probabilities.
-      labels: `[n]` integers from 0 to `classes - 1`.
+    Args as in `top_k`.
     """
     return _brier(*checks.predictions(probs, labels))
 
 
 def brier_decomposition(probs: Array | np.ndarray, labels: Array | np.ndarray) -> BrierDecomposition:
-    """The parts of the Brier score when samples are grouped by the class `k` that they predict.
+    """Decompose the Brier score, with samples grouped by their predicted class `k`.
 
-    With `d_k` the mean one-hot label and `m_k` the mean prediction of group `k`, `w_k` its share of the
+    With `d_k` the mean one-hot label and `m_k` the mean prediction of group `k`, `w_k` its fraction of the
     samples, and `b` the mean one-hot label of all:
 
         reliability       = mean_i ||p_i - d_k||^2              (0 is best)
-        resolution        = sum_k w_k ||d_k - b||^2             (large is best)
+        resolution        = sum_k w_k ||d_k - b||^2             (higher is better)
         uncertainty       = 1 - ||b||^2                         (a property of the labels)
-        within_covariance = mean_i (p_i - m_k) . (y_i - d_k)    (what is known beyond the predicted class)
+        within_covariance = mean_i (p_i - m_k) . (y_i - d_k)    (information beyond the predicted class)
 
-    Args:
-      probs: `[n, classes]` probabilities.
-      labels: `[n]` integers from 0 to `classes - 1`.
+    Args as in `top_k`.
     """
     return _brier_decomposition(*checks.predictions(probs, labels))
 
 
 @jax.jit(static_argnames="k")
 def _top_k(probs, labels, k):
-    return compensated_sum.mean(label_in_top(k, probs, labels))
+    return compensated_sum.mean(is_in_top_k(k, probs, labels))
 
 
 @jax.jit
 def _nll(probs, labels):
-    return compensated_sum.mean(nll_of_each(probs, labels))
+    return compensated_sum.mean(per_example_nll(probs, labels))
 
 
 @jax.jit
 def _brier(probs, labels):
-    return compensated_sum.mean(brier_of_each(probs, labels))
+    return compensated_sum.mean(per_example_brier(probs, labels))
 
 
 @jax.jit
 def _brier_decomposition(probs, labels):
     predicted = jnp.argmax(probs, axis=1)
-    label_sums = group_labels(probs, labels, jnp.ones_like(probs[:, 0])).value
-    prob_sums = compensated_sum.grouped(probs, predicted, probs.shape[1]).value
-    samples = jnp.sum(label_sums, axis=1, keepdims=True)
-    d, m = ratio(label_sums, samples), ratio(prob_sums, samples)
+    confusion = confusion_matrix(probs, labels, jnp.ones_like(probs[:, 0])).value
+    prob_sums = compensated_sum.segment_sum(probs, predicted, probs.shape[1]).value
+    samples = jnp.sum(confusion, axis=1, keepdims=True)
+    d, m = safe_divide(confusion, samples), safe_divide(prob_sums, samples)
     y = jax.nn.one_hot(labels, probs.shape[1], dtype=probs.dtype)
     reliability = compensated_sum.mean(jnp.sum(jnp.square(probs - d[predicted]), axis=1))
     within = compensated_sum.mean(jnp.sum((probs - m[predicted]) * (y - d[predicted]), axis=1))
-    return BrierDecomposition(reliability, *resolution_and_uncertainty(label_sums), within)
+    return BrierDecomposition(reliability, *resolution_and_uncertainty(confusion), within)
 
 
-def label_in_top(k: int, probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
-    """1 where fewer than `k` classes beat the label; an equal one beats it if it is lower."""
-    own = probability_of_label(probs, labels)[:, None]
+def is_in_top_k(k: int, probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
+    """Return 1 where the label is among the `k` most probable classes; ties go to the lower class."""
+    label_prob = label_probability(probs, labels)[:, None]
     lower = jnp.arange(probs.shape[1])[None] < labels[:, None]
-    rank = jnp.sum((probs > own) | ((probs == own) & lower), axis=1)
+    rank = jnp.sum((probs > label_prob) | ((probs == label_prob) & lower), axis=1)
     return (rank < k).astype(probs.dtype)
 
 
-def nll_of_each(probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
-    """`-log p_i[y_i]`."""
-    return -jnp.log(jnp.maximum(probability_of_label(probs, labels), jnp.finfo(probs.dtype).tiny))
+def per_example_nll(probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
+    """Compute `-log p_i[y_i]`."""
+    return -jnp.log(jnp.maximum(label_probability(probs, labels), jnp.finfo(probs.dtype).tiny))
 
 
-def brier_of_each(probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
-    """`||p_i - y_i||^2`."""
+def per_example_brier(probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
+    """Compute `||p_i - y_i||^2`."""
     return jnp.sum(jnp.square(probs - jax.nn.one_hot(labels, probs.shape[1], dtype=probs.dtype)), axis=1)
 
 
-def probability_of_label(probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
-    """`p_i[y_i]`."""
+def label_probability(probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
+    """Return `p_i[y_i]`."""
     return jnp.take_along_axis(probs, labels[:, None], axis=1)[:, 0]
 
 
-def group_labels(
+def confusion_matrix(
     probs: Float[Array, "n classes"], labels: Int[Array, "n"], weights: Float[Array, "n"]
 ) -> compensated_sum.Sum:
-    """`[classes, classes]`: the weight of the samples by predicted class (the row) and label."""
+    """Return the total weight per predicted class (row) and label (column), [classes, classes]."""
     classes = probs.shape[1]
-    flat = compensated_sum.grouped(weights, jnp.argmax(probs, axis=1) * classes + labels, classes * classes)
-    return compensated_sum.Sum(*(part.reshape(classes, classes) for part in flat))
+    cell = jnp.argmax(probs, axis=1) * classes + labels
+    return compensated_sum.segment_sum(weights, cell, classes * classes).reshape(classes, classes)
 
 
 def resolution_and_uncertainty(
-    label_sums: Float[Array, "classes classes"],
+    confusion: Float[Array, "classes classes"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The two parts of the Brier score that depend on the labels of each group alone."""
-    samples = jnp.sum(label_sums, axis=1, keepdims=True)
-    share = samples / jnp.sum(samples)
-    d = ratio(label_sums, samples)
-    b = jnp.sum(share * d, axis=0, keepdims=True)
-    resolution = jnp.sum(share[:, 0] * jnp.sum(jnp.square(d - b), axis=1))
+    """Compute the two parts of the Brier score that depend on the confusion matrix alone."""
+    samples = jnp.sum(confusion, axis=1, keepdims=True)
+    fraction = samples / jnp.sum(samples)
+    d = safe_divide(confusion, samples)
+    b = jnp.sum(fraction * d, axis=0, keepdims=True)
+    resolution = jnp.sum(fraction[:, 0] * jnp.sum(jnp.square(d - b), axis=1))
     return resolution, 1.0 - jnp.sum(jnp.square(b))
 
 
-def ratio(part: Float[Array, "..."], whole: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`part / whole`, and 0 where there is nothing to divide: a mean over no samples."""
+def safe_divide(part: Float[Array, "..."], whole: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Compute `part / whole`, and 0 where `whole` is 0: a mean over no samples."""
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)

@@ -1,22 +1,6 @@
-"""The parts of `byov_jax.cli.evaluate`: each takes a subject and returns numbers and arrays."""
+"""Every measurement of the paper on a trained model: `evaluate`, its parts, and its results."""
 
-from collections.abc import Callable
-
-from byov_jax.evaluation.suite.calibration import measure_calibration
-from byov_jax.evaluation.suite.draws import measure_alignment, measure_convergence, measure_latent
-from byov_jax.evaluation.suite.probes import measure_probes
-from byov_jax.evaluation.suite.shift import measure_ood, measure_shift
-from byov_jax.evaluation.suite.subject import Result, Subject
-from byov_jax.evaluation.suite.weights import measure_layers, measure_pruning
-
-PARTS: dict[str, Callable[[Subject], Result]] = {
-    "probe": measure_probes,
-    "calibration": measure_calibration,
-    "convergence": measure_convergence,
-    "shift": measure_shift,
-    "ood": measure_ood,
-    "pruning": measure_pruning,
-    "latent": measure_latent,
-    "alignment": measure_alignment,
-    "layers": measure_layers,
-}
+from byov_jax.evaluation.suite.context import Options as Options
+from byov_jax.evaluation.suite.evaluator import evaluate as evaluate
+from byov_jax.evaluation.suite.parts import PARTS as PARTS
+from byov_jax.evaluation.suite.results import EvaluationResult as EvaluationResult

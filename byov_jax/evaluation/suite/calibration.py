@@ -6,39 +6,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from byov_jax.data.dataset import Pixels
-from byov_jax.evaluation import bootstrap, comparison, shift
-from byov_jax.evaluation.suite.numbers import gain, metrics
-from byov_jax.evaluation.suite.subject import Result, Subject
+from byov_jax.evaluation import bootstrap, shift
+from byov_jax.evaluation.suite.context import Context
+from byov_jax.evaluation.suite.results import Result, gain, metrics
 
 RESAMPLES = 1000
 EXAMPLES = 12
 """How many of the most certain test images are kept to be looked at, and how many of the least certain."""
 
 
-def measure_calibration(subject: Subject) -> Result:
+def measure_calibration(context: Context) -> Result:
     """Accuracy and calibration on the clean test images, with the mean weights and with draws."""
-    label = subject.data.test.label
-    counts = bootstrap.counts(subject.key("resamples"), len(label), RESAMPLES)
-    measured = shift.measure(subject.predictions, label, counts)
-    subject.tick(3)
-    if not subject.model.supervised:
-        probs = subject.teacher.predict(subject.data.test.image).probs
-        measured["teacher"] = comparison.measure(probs, label, counts)
-    subject.tick(3)
+    label = context.data.test.label
+    counts = bootstrap.counts(context.key("resamples"), len(label), RESAMPLES)
+    measured = shift.calibration(context.predictions, label, counts)
+    context.tick(3)
+    if not context.model.supervised:
+        probs = context.teacher.predict(context.data.test.image).probs
+        measured["teacher"] = bootstrap.calibration(probs, label, counts)
+    context.tick(3)
     numbers: dict[str, Any] = {
         "images": len(label),
-        "draws": subject.options.draws,
-        "classes": subject.data.classes,
+        "draws": context.options.draws,
+        "classes": context.data.classes,
     }
     arrays: dict[str, Any] = {"label": label}
-    arrays |= examples(np.asarray(subject.predictions.mc.entropy), subject.data.test.image)
+    arrays |= examples(np.asarray(context.predictions.mc.entropy), context.data.test.image)
     for mode, found in measured.items():
         numbers[mode] = metrics(found)
         bins, curve = found.report.reliability_bins, found.report.risk_coverage
         arrays |= {f"{mode}/bins/{name}": value for name, value in bins._asdict().items()}
         arrays |= {f"{mode}/risk_coverage/{name}": value for name, value in curve._asdict().items()}
         arrays |= {f"{mode}/replicates/{name}": value for name, value in found.replicates.items()}
-    for mode, prediction in subject.predictions._asdict().items():
+    for mode, prediction in context.predictions._asdict().items():
         numbers[mode] |= {
             name: float(jnp.mean(getattr(prediction, name)))
             for name in ("std", "expected_entropy", "mutual_information", "latent_variance")
@@ -54,9 +54,9 @@ def measure_calibration(subject: Subject) -> Result:
             getattr(measured["mean"].report, name),
             measured["mean"].replicates[name],
         )
-        for name in comparison.BETTER
+        for name in bootstrap.BETTER
     }
-    subject.tick(3)
+    context.tick(3)
     return Result(numbers, arrays)
 
 

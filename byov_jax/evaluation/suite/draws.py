@@ -6,22 +6,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from byov_jax.evaluation import alignment, bootstrap, convergence, latent_variance, predictive
-from byov_jax.evaluation.suite.numbers import plain
-from byov_jax.evaluation.suite.subject import Result, Subject
+from byov_jax.evaluation.suite.context import Context
+from byov_jax.evaluation.suite.results import Result, plain
 
 CONVERGENCE_DRAWS = 50
 RESAMPLES = 1000
 
 
-def measure_convergence(subject: Subject) -> Result:
+def measure_convergence(context: Context) -> Result:
     """How many draws are enough."""
-    if not subject.model.bayesian:
+    if not context.model.bayesian:
         return Result({"draws enough": 1, "reason": "the model has no posterior: every draw is the same"}, {})
-    images = subject.some(256).image
-    q, apply = subject.model.classifier()
-    probs, *_ = predictive.predict(subject.key("draws"), q, apply, images, CONVERGENCE_DRAWS)
-    subject.tick(2)
-    curve = convergence.convergence(subject.key("resamples"), probs)
+    images = context.sample_images(256).image
+    q, apply = context.model.classifier()
+    probs, *_ = predictive.predict(context.key("draws"), q, apply, images, CONVERGENCE_DRAWS)
+    context.tick(2)
+    curve = convergence.convergence(context.key("resamples"), probs)
     numbers = {
         "images": len(images),
         "repeats": len(curve.mean),
@@ -29,21 +29,21 @@ def measure_convergence(subject: Subject) -> Result:
         "mean_error": {str(k): curve.mean_error[k - 1] for k in (1, 10, 30, CONVERGENCE_DRAWS)},
         "std_error": {str(k): curve.std_error[k - 1] for k in (1, 10, 30, CONVERGENCE_DRAWS)},
     }
-    subject.tick(2)
+    context.tick(2)
     return Result(numbers, curve._asdict())
 
 
-def measure_latent(subject: Subject) -> Result:
+def measure_latent(context: Context) -> Result:
     """Latent variance after encoder, projector and predictor against the strength of Gaussian noise."""
-    if not subject.model.bayesian:
+    if not context.model.bayesian:
         return Result({"reason": "the model has no posterior: its latent variance is 0"}, {})
-    images = subject.some(64).image
-    q, apply = subject.model.taps()
+    images = context.sample_images(64).image
+    q, apply = context.model.taps()
     strengths = latent_variance.STRENGTHS
-    found = latent_variance.against_noise(subject.key("noise"), q, apply, images)
-    subject.tick(1)
+    found = latent_variance.against_noise(context.key("noise"), q, apply, images)
+    context.tick(1)
     found = {tap: value for tap, value in found.items() if tap != "logits"}
-    counts = bootstrap.counts(subject.key("resamples"), len(images), RESAMPLES)
+    counts = bootstrap.counts(context.key("resamples"), len(images), RESAMPLES)
     numbers: dict[str, Any] = {"images": len(images), "draws": 50, "strengths": strengths}
     arrays: dict[str, Any] = {"strengths": np.asarray(strengths)}
     for tap, values in found.items():
@@ -55,26 +55,26 @@ def measure_latent(subject: Subject) -> Result:
     return Result(numbers, arrays)
 
 
-def measure_alignment(subject: Subject) -> Result:
+def measure_alignment(context: Context) -> Result:
     """Does the model doubt the images that a supervised Bayesian model doubts?"""
-    if subject.reference is None:
+    if context.reference is None:
         return Result({"reason": "no supervised run was given: --supervised=RUN"}, {})
-    if not subject.model.bayesian:
+    if not context.model.bayesian:
         return Result({"reason": "the model has no posterior: its predictive std is 0"}, {})
-    images = subject.some(500)
+    images = context.sample_images(500)
     stds = []
-    for model in (subject.reference, subject.model):
+    for model in (context.reference, context.model):
         q, apply = model.classifier()
         predicted = predictive.statistics(
-            subject.key("draws"), q, apply, images.image, subject.options.std_draws
+            context.key("draws"), q, apply, images.image, context.options.std_draws
         )
         stds.append(predicted.std)
-        subject.tick(3)
-    found = alignment.align(subject.key("resamples"), stds[0], stds[1], RESAMPLES)
-    subject.tick(3)
+        context.tick(3)
+    found = alignment.align(context.key("resamples"), stds[0], stds[1], RESAMPLES)
+    context.tick(3)
     numbers = {
         "images": len(images.label),
-        "draws": subject.options.std_draws,
+        "draws": context.options.std_draws,
         "pearson": plain(found.pearson),
         "spearman": plain(found.spearman),
         "mean": found.mean,

@@ -9,44 +9,45 @@ import numpy as np
 from byov_jax.data.dataset import Dataset, Pixels
 from byov_jax.evaluation import knn, linear_probe
 from byov_jax.evaluation.linear_probe import LinearProbe
-from byov_jax.evaluation.suite.subject import Result, Subject, linear_probes
+from byov_jax.evaluation.suite.context import Context, linear_probes
+from byov_jax.evaluation.suite.results import Result
 
 NEIGHBOURS = (20, 200)
 MOST_PIXELS = 2**14
 """A linear classifier on more values than this is too large to be fitted on raw pixels."""
 
 
-def measure_probes(subject: Subject) -> Result:
+def measure_probes(context: Context) -> Result:
     """Linear and nearest-neighbour classifiers on frozen features, with all labels and with few."""
-    model, data = subject.model, subject.data
-    predicted = subject.predictions
-    fractions, chosen = subject.options.labels, subject.options.features
+    model, data = context.model, context.data
+    predicted = context.predictions
+    fractions, chosen = context.options.labels, context.options.features
     ticks = 6
-    rows = {"student mean": _score(subject.bank, predicted.mean.features, subject.probes, data)}
-    subject.tick(ticks)
+    rows = {"student mean": _score(context.bank, predicted.mean.features, context.probes, data)}
+    context.tick(ticks)
     if model.bayesian:
         # Draws go through the encoder, then to probes and a bank that were made with the mean weights.
         # Neighbours are looked up for the mean of an image's features over the draws.
         accuracy = {name: _accuracy(probs, data) for name, probs in predicted.mc.others[0].items()}
-        rows["student MC"] = accuracy | _neighbours(subject.bank, predicted.mc.features, data)
-    subject.tick(ticks)
+        rows["student MC"] = accuracy | _neighbours(context.bank, predicted.mc.features, data)
+    context.tick(ticks)
     if not model.supervised and "teacher" in chosen:
-        probes = linear_probes(subject.teacher_bank, data, fractions, subject.teacher.probe)
-        queries = subject.teacher.embed(data.test.image)
-        rows["teacher"] = _score(subject.teacher_bank, queries, probes, data)
-    subject.tick(ticks)
+        probes = linear_probes(context.teacher_bank, data, fractions, context.teacher.probe)
+        queries = context.teacher.embed(data.test.image)
+        rows["teacher"] = _score(context.teacher_bank, queries, probes, data)
+    context.tick(ticks)
     others: dict[str, Callable[[Any], Any]] = {}
     if "untrained" in chosen:
         others["untrained"] = model.untrained().embed
     if "pixels" in chosen and math.prod(data.train.image.shape[1:]) <= MOST_PIXELS:
         others["raw pixels"] = _pixels
-    if blocks := subject.options.blocks:
+    if blocks := context.options.blocks:
         others[f"last {blocks} blocks"] = lambda image: model.embed(image, blocks=blocks)
     for name, features in others.items():
         bank = features(data.train.image)
         rows[name] = _score(bank, features(data.test.image), linear_probes(bank, data, fractions), data)
-        subject.tick(ticks)
-    return Result({"accuracy": rows, "draws": subject.options.draws if model.bayesian else 0}, {})
+        context.tick(ticks)
+    return Result({"accuracy": rows, "draws": context.options.draws if model.bayesian else 0}, {})
 
 
 def _score(bank: Any, queries: Any, probes: dict[str, LinearProbe], data: Dataset) -> dict[str, float]:

@@ -7,72 +7,74 @@ import jax
 import numpy as np
 
 from byov_jax.evaluation import bootstrap, shift
-from byov_jax.evaluation.suite.numbers import metrics, plain
-from byov_jax.evaluation.suite.subject import Result, Subject
+from byov_jax.evaluation.suite.context import Context
+from byov_jax.evaluation.suite.results import Result, metrics, plain
 from byov_jax.images import shifts
 
 RESAMPLES = 200
 
 
-def measure_shift(subject: Subject) -> Result:
+def measure_shift(context: Context) -> Result:
     """Calibration under twelve shifts in five severities, and whether the model notices them."""
-    images = subject.some(subject.options.shift_images)
-    q, apply = subject.model.classifier()
-    counts = bootstrap.counts(subject.key("resamples"), len(images.label), RESAMPLES)
+    images = context.sample_images(context.options.shift_images)
+    q, apply = context.model.classifier()
+    counts = bootstrap.counts(context.key("resamples"), len(images.label), RESAMPLES)
     ticks = len(shifts.NAMES) + 1
 
     def predictions(name: str, severities: tuple[int, ...]) -> Iterator[shift.Predictions]:
         index = shifts.NAMES.index(name)
-        key = jax.random.fold_in(subject.key("shifts"), index)
-        found = shift.under(name, key, q, apply, images.image, subject.options.shift_draws, severities)
+        key = jax.random.fold_in(context.key("shifts"), index)
+        found = shift.predict_shifted(
+            name, key, q, apply, images.image, context.options.shift_draws, severities
+        )
         found = jax.device_get(found)
         return (jax.tree.map(lambda a, i=i: a[i], found) for i in range(len(severities)))
 
     (clean,) = predictions(shifts.NAMES[0], (0,))
     numbers: dict[str, Any] = {
         "images": len(images.label),
-        "draws": subject.options.shift_draws,
-        "clean": {mode: metrics(m) for mode, m in shift.measure(clean, images.label, counts).items()},
+        "draws": context.options.shift_draws,
+        "clean": {mode: metrics(m) for mode, m in shift.calibration(clean, images.label, counts).items()},
     }
-    subject.tick(ticks)
+    context.tick(ticks)
     replicates: dict[str, list[Any]] = {}
     for name in shifts.NAMES:
         numbers[name] = {}
         for severity, found in enumerate(predictions(name, (1, 2, 3, 4, 5)), start=1):
-            measured = shift.measure(found, images.label, counts)
+            measured = shift.calibration(found, images.label, counts)
             numbers[name][str(severity)] = {mode: metrics(m) for mode, m in measured.items()} | {
                 "detection": plain(shift.detect(clean.mc, found.mc))
             }
             for mode, m in measured.items():
                 for metric, values in m.replicates.items():
                     replicates.setdefault(f"{mode}/replicates/{metric}", []).append(values)
-        subject.tick(ticks)
+        context.tick(ticks)
     shape = (len(shifts.NAMES), 5, RESAMPLES)
     return Result(numbers, {key: np.stack(values).reshape(shape) for key, values in replicates.items()})
 
 
-def measure_ood(subject: Subject) -> Result:
+def measure_ood(context: Context) -> Result:
     """Does it tell images of another kind from those it knows?"""
-    known = subject.some(subject.options.shift_images)
+    known = context.sample_images(context.options.shift_images)
     count, shape = len(known.label), known.image.shape[1:]
-    rng = np.random.default_rng(subject.options.seed)
+    rng = np.random.default_rng(context.options.seed)
     kinds = {
         "uniform noise": rng.integers(0, 256, (count, *shape), np.uint8),
         "textures": textures(rng, count, shape),
     }
-    if subject.unfamiliar is not None:
-        kinds["data"] = subject.unfamiliar.image[:count]
-    q, apply = subject.model.classifier()
-    draws = subject.options.shift_draws
-    inside = shift.predictions(subject.key("draws"), q, apply, known.image, draws).mc
-    subject.tick(len(kinds) + 1)
+    if context.ood is not None:
+        kinds["data"] = context.ood.image[:count]
+    q, apply = context.model.classifier()
+    draws = context.options.shift_draws
+    inside = shift.predict(context.key("draws"), q, apply, known.image, draws).mc
+    context.tick(len(kinds) + 1)
     numbers: dict[str, Any] = {"images": count, "draws": draws}
     arrays: dict[str, Any] = {f"known/{score}": getattr(inside, score) for score in shift.SCORES}
     for name, images in kinds.items():
-        outside = shift.predictions(subject.key("draws"), q, apply, images, draws).mc
+        outside = shift.predict(context.key("draws"), q, apply, images, draws).mc
         numbers[name] = plain(shift.detect(inside, outside))
         arrays |= {f"{name}/{score}": getattr(outside, score) for score in shift.SCORES}
-        subject.tick(len(kinds) + 1)
+        context.tick(len(kinds) + 1)
     return Result(numbers, arrays)
 
 

@@ -9,26 +9,26 @@ import numpy as np
 from byov_jax.bayes.statistics import layer_statistics
 from byov_jax.data.dataset import Images
 from byov_jax.evaluation import pruning
-from byov_jax.evaluation.suite.numbers import plain
-from byov_jax.evaluation.suite.subject import Result, Subject
+from byov_jax.evaluation.suite.context import Context
+from byov_jax.evaluation.suite.results import Result, plain
 from byov_jax.model import Model
 
 
-def measure_pruning(subject: Subject) -> Result:
+def measure_pruning(context: Context) -> Result:
     """Accuracy against the fraction of weights kept, without retraining the encoder."""
-    model, data = subject.model, subject.data
-    q, test = model.posterior, subject.some(1000)
+    model, data = context.model, context.data
+    q, test = model.posterior, context.sample_images(1000)
 
     def evaluate(params: Any) -> dict[str, float]:
         pruned = dataclasses.replace(model, posterior=q._replace(mean=params))
         found = {"accuracy": _accuracy(pruned, test)}
-        if subject.options.refit and not model.supervised:
+        if context.options.refit and not model.supervised:
             refitted = pruned.with_probe(data.train.image, data.train.label, classes=len(data.classes))
             found["accuracy with a refitted probe"] = _accuracy(refitted, test)
-        subject.tick(len(criteria) * len(pruning.FRACTIONS))
+        context.tick(len(criteria) * len(pruning.FRACTIONS))
         return found
 
-    random_key = subject.key("pruning")
+    random_key = context.key("pruning")
     criteria: dict[str, Callable[[float], Any]] = {
         "magnitude": lambda keep: pruning.magnitude_mask(q.mean, keep),
         "random": lambda keep: pruning.random_mask(random_key, q.mean, keep),
@@ -46,10 +46,10 @@ def _accuracy(model: Model, images: Images) -> float:
     return float(np.mean(np.argmax(model.predict(images.image, draws=0).probs, axis=1) == images.label))
 
 
-def measure_layers(subject: Subject) -> Result:
+def measure_layers(context: Context) -> Result:
     """Mean and maximum of sigma and of the signal-to-noise ratio, layer by layer."""
-    if not subject.model.bayesian:
+    if not context.model.bayesian:
         return Result({"reason": "the model has no posterior"}, {})
-    layers = layer_statistics(subject.model.posterior)
-    subject.tick(1)
+    layers = layer_statistics(context.model.posterior)
+    context.tick(1)
     return Result({path: plain(statistics) for path, statistics in layers.items()}, {})

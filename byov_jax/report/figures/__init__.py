@@ -1,9 +1,8 @@
-"""The figures of the report, in its order: each makes a figure of a study, or None without numbers."""
+"""The figures of the report in order; each returns a figure of the runs, or None without numbers."""
 
 from collections.abc import Callable
 
 from byov_jax.report.comparison import Comparison
-from byov_jax.report.draw import Figure
 from byov_jax.report.figures.alignment import alignment
 from byov_jax.report.figures.convergence import convergence
 from byov_jax.report.figures.examples import examples
@@ -13,6 +12,7 @@ from byov_jax.report.figures.pruning import pruning
 from byov_jax.report.figures.reliability import reliability
 from byov_jax.report.figures.shift import shift
 from byov_jax.report.figures.training import training
+from byov_jax.report.plotting import Figure
 
 FIGURES: tuple[Callable[[Comparison], Figure | None], ...] = (
     training,

@@ -1,45 +1,44 @@
-"""R4: does a run doubt the images that a supervised Bayesian model doubts?"""
-
-from typing import Any
+"""R4: per-image predictive std of a run against that of a supervised Bayesian model."""
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, formatting, paper
+from byov_jax.report import formatting, paper, plotting
 from byov_jax.report.comparison import Comparison
-from byov_jax.report.draw import Figure, Panel
-from byov_jax.report.runs import Run, number
+from byov_jax.report.gains import Interval
+from byov_jax.report.plotting import Draw, Figure, Panel
+from byov_jax.report.runs import Run
 
 ARRAYS = ("x", "y", "grid_x", "grid_y", "density")
 MASSES = (0.9, 0.7, 0.5, 0.3, 0.1)
 
 
-def alignment(study: Comparison) -> Figure | None:
+def alignment(comparison: Comparison) -> Figure | None:
     """One panel per run, one point per image."""
-    panels, rows, said = [], [], []
-    for run in study.featured:
+    panels, rows, shown = [], [], []
+    for run in comparison.featured:
         if not run.measured("alignment"):
             continue
         arrays = run.arrays("alignment")
         if not set(ARRAYS) <= set(arrays):
             continue
-        with run.reading("evaluation/alignment.npz"):
+        with run.parsing("evaluation/alignment.npz"):
             arrays = {name: np.asarray(arrays[name], float) for name in ARRAYS}
             grid = len(arrays["grid_y"]), len(arrays["grid_x"])
             arrays["density"] = arrays["density"].reshape(grid)
             points = np.stack([arrays["x"], arrays["y"]], axis=1)
         title = f"Rank correlation {_correlation(run, 'spearman')}"
-        panels.append(Panel(title, _drawing(arrays), run.name, height=3.6))
+        panels.append(Panel(title, _scatter(arrays), run.name, height=3.6))
         rows += [{"run": run.name, "supervised_std": float(x), "std": float(y)} for x, y in points]
-        said.append(run)
-    if not said:
+        shown.append(run)
+    if not shown:
         return None
-    images, draws = (said[0].count("alignment", key) for key in ("images", "draws"))
-    linear = _correlation(said[0], "pearson")
+    images, draws = (shown[0].count("alignment", key) for key in ("images", "draws"))
+    linear = _correlation(shown[0], "pearson")
     return Figure(
         name="alignment",
         kind="Two kinds of doubt",
-        title=_title(said[0]),
+        title=_title(shown[0]),
         caption=(
             f"Predictive std: that of the predicted class's probability over {draws} draws. "
             f"One point for each of {images} test images; the contours of a Gaussian kernel "
@@ -54,53 +53,54 @@ def alignment(study: Comparison) -> Figure | None:
 
 
 def levels(density: np.ndarray, masses: tuple[float, ...] = MASSES) -> list[float]:
-    """The densities above which the given shares of the mass lie, ascending."""
+    """Return the densities above which the given shares of the mass lie, ascending."""
     ordered = np.sort(density.ravel())[::-1]
     total = np.cumsum(ordered) / ordered.sum()
     return [float(ordered[np.searchsorted(total, mass)]) for mass in sorted(masses, reverse=True)]
 
 
-def _drawing(arrays: dict[str, np.ndarray]) -> Any:
-    def drawing(axes: Axes) -> None:
+def _scatter(arrays: dict[str, np.ndarray]) -> Draw:
+    def draw(axes: Axes) -> None:
         axes.scatter(
             arrays["x"],
             arrays["y"],
             s=7,
-            color=draw.COLOURS[0],
+            color=plotting.COLOURS[0],
             alpha=0.4,
             linewidths=0,
             rasterized=True,  # an SVG of thousands of points would be slow to show
-            gid=draw.data(axes),
+            gid=plotting.data_id(axes),
         )
-        heights = sorted(set(levels(arrays["density"])))
         contours = axes.contour(
             arrays["grid_x"],
             arrays["grid_y"],
             arrays["density"],
-            heights,
-            colors=draw.COLOURS[1],
+            sorted(set(levels(arrays["density"]))),
+            colors=plotting.COLOURS[1],
             linewidths=1.0,
         )
-        contours.set_gid(draw.data(axes))
+        contours.set_gid(plotting.data_id(axes))
         axes.set_xlim(left=max(0.0, arrays["grid_x"][0]))
         axes.set_ylim(bottom=max(0.0, arrays["grid_y"][0]))
         axes.set_xlabel("predictive std, supervised BBB (%)")
         axes.set_ylabel("predictive std, this run (%)")
-        draw.scale(axes, "xy", 100)
+        plotting.scale(axes, "xy", 100)
 
-    return drawing
+    return draw
+
+
+def _interval(run: Run, kind: str) -> Interval:
+    with run.parsing("part alignment of its evaluation"):
+        return Interval.from_json(run.parts["alignment"][kind])
 
 
 def _correlation(run: Run, kind: str) -> str:
-    with run.reading("part alignment of its evaluation"):
-        found = {key: number(value) for key, value in run.parts["alignment"][kind].items()}
-    return f"{formatting.fixed(found['value'], 2)} {formatting.interval(found['low'], found['high'], 2)}"
+    value, low, high = _interval(run, kind)
+    return f"{formatting.fixed(value, 2)} {formatting.interval(low, high, 2)}"
 
 
 def _title(run: Run) -> str:
-    with run.reading("part alignment of its evaluation"):
-        found = run.parts["alignment"]["spearman"]
-        low, high = number(found["low"]), number(found["high"])
+    _, low, high = _interval(run, "spearman")
     if low > 0:
         start = f"{run.name} tends to doubt the images that supervised BBB doubts"
     elif high < 0:

@@ -1,58 +1,51 @@
-"""R8: latent variance against the strength of noise, at three places in the network."""
+"""R8: latent variance against noise strength after the encoder, the projector and the predictor."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, formatting, labels, paper
+from byov_jax.report import formatting, labels, paper, plotting
 from byov_jax.report.comparison import Comparison
-from byov_jax.report.draw import Figure, Panel, Style
 from byov_jax.report.formatting import TIMES
 from byov_jax.report.gains import Interval
+from byov_jax.report.plotting import Draw, Figure, Panel, Style
 from byov_jax.report.runs import Run
 
 TAPS = ("encoder", "projector", "predictor")
 Curve = tuple[np.ndarray, Interval, Style]
 
 
-def latent(study: Comparison) -> Figure | None:
+def latent(comparison: Comparison) -> Figure | None:
     """One panel per tap, one line per run."""
     panels, rows = [], []
     legend: dict[str, Style] = {}
-    said: Run | None = None
+    first: Run | None = None
     for tap in TAPS:
-        found: list[Curve] = []
-        for run in study.featured:
+        curves: list[Curve] = []
+        for run in comparison.featured:
             numbers = run.measured("latent")
             if not numbers or tap not in numbers:
                 continue
-            look = draw.style(study.settings.index(labels.setting(run)))
+            style = plotting.line_style(comparison.settings.index(labels.setting(run)))
             strengths, values = curve(run, tap)
-            found.append((strengths, values, look))
-            legend[run.name] = look
-            said = said or run
+            curves.append((strengths, values, style))
+            legend[run.name] = style
+            first = first or run
+            columns = ("noise", *Interval._fields)
             rows += [
-                {
-                    "run": run.name,
-                    "tap": tap,
-                    "noise": float(s),
-                    "value": float(v),
-                    "low": float(a),
-                    "high": float(b),
-                }
-                for s, v, a, b in zip(strengths, *values, strict=True)
+                {"run": run.name, "tap": tap} | dict(zip(columns, map(float, point), strict=True))
+                for point in zip(strengths, *values, strict=True)
             ]
-        if found:
-            panels.append(Panel(f"After the {tap}", _drawing(found)))
-    if said is None:
+        if curves:
+            panels.append(Panel(f"After the {tap}", _lines(curves)))
+    if first is None:
         return None
-    images, draws = (said.count("latent", key) for key in ("images", "draws"))
+    images, draws = (first.count("latent", key) for key in ("images", "draws"))
     return Figure(
         name="latent",
         kind="Latent variance",
-        title=_title(said),
+        title=_title(first),
         caption=(
             f"Variance of the features over {draws} draws of the weights, divided by their "
             f"mean square, averaged over features and over {images} test images with "
@@ -67,8 +60,8 @@ def latent(study: Comparison) -> Figure | None:
 
 
 def curve(run: Run, tap: str) -> tuple[np.ndarray, Interval]:
-    """Strengths of noise, and the relative latent variance at each."""
-    with run.reading("part latent of its evaluation"):
+    """Return the noise strengths and the relative latent variance at each."""
+    with run.parsing("part latent of its evaluation"):
         numbers = run.parts["latent"]
         strengths = np.asarray(numbers["strengths"], float)
         ends = (np.asarray(numbers[tap]["relative"][key], float) for key in Interval._fields)
@@ -76,17 +69,17 @@ def curve(run: Run, tap: str) -> tuple[np.ndarray, Interval]:
     return strengths, values
 
 
-def _drawing(found: Sequence[Curve]) -> Any:
-    def drawing(axes: Axes) -> None:
-        for strengths, values, look in found:
-            draw.band(axes, strengths, values.low, values.high, look)
-            draw.line(axes, strengths, values.value, look)
-        draw.from_zero(axes)
+def _lines(curves: Sequence[Curve]) -> Draw:
+    def draw(axes: Axes) -> None:
+        for strengths, values, style in curves:
+            plotting.band(axes, strengths, values.low, values.high, style)
+            plotting.line(axes, strengths, values.value, style)
+        plotting.from_zero(axes)
         axes.set_xlabel("standard deviation of the noise")
         axes.set_ylabel("relative latent variance")
-        draw.scale(axes)
+        plotting.scale(axes)
 
-    return drawing
+    return draw
 
 
 def _title(run: Run) -> str:

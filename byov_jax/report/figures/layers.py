@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
 
-from byov_jax.report import draw, formatting, labels, paper
+from byov_jax.report import formatting, labels, paper, plotting
 from byov_jax.report.comparison import Comparison
-from byov_jax.report.draw import Figure, Panel
 from byov_jax.report.formatting import SIGMA
-from byov_jax.report.runs import Run, natural, number
+from byov_jax.report.plotting import Draw, Figure, Panel
+from byov_jax.report.runs import Run, natural_key, number
 from byov_jax.training.run_directory import POSTERIOR
 
 QUANTITIES = {
@@ -23,38 +23,40 @@ QUANTITIES = {
     "snr_mean": ("Mean SNR", f"mean |μ| / {SIGMA} of a kernel"),
     "snr_max": ("Largest SNR", f"largest |μ| / {SIGMA} of a kernel"),
 }
+"""Keys of posterior.jsonl, with the title and the label of their panels."""
+
 PARTS = ("encoder", "projector", "predictor", "head")
 WITHIN_BLOCK = ("qkv", "out", "up", "down")
-MOST_TIMES = 60
+MAX_TIMES = 60
 
 
-def layers(study: Comparison) -> Figure | None:
-    """Four panels for every featured Bayesian run that was followed."""
+def layers(comparison: Comparison) -> Figure | None:
+    """Four panels for every featured run with a posterior log."""
     panels: list[Panel] = []
     rows: list[dict[str, Any]] = []
-    said = []
-    for run in study.featured:
+    shown = []
+    for run in comparison.featured:
         if not run.posterior:
             continue
-        with run.reading(POSTERIOR):
+        with run.parsing(POSTERIOR):
             unit, times, kernels, values = statistics(run)
         if not kernels:
             continue
         group = f"{run.name}, prior {labels.prior(run)}" if labels.prior(run) not in run.name else run.name
-        for index, (key, (title, axis)) in enumerate(QUANTITIES.items()):
-            panels.append(Panel(title, _drawing(unit, times, kernels, values[index], axis), group))
+        for index, (key, (title, label)) in enumerate(QUANTITIES.items()):
+            panels.append(Panel(title, _lines(unit, times, kernels, values[index], label), group))
             rows += [
                 {"run": run.name, unit: float(times[t]), "layer": kernel, "what": key, "value": float(value)}
                 for k, kernel in enumerate(kernels)
                 for t, value in enumerate(values[index][:, k])
             ]
-        said.append((run, times, values))
+        shown.append((run, times, values))
     if not panels:
         return None
     return Figure(
         name="layers",
         kind="Posterior",
-        title=_title(*said[0]),
+        title=_title(*shown[0]),
         caption=(
             f"{SIGMA} = exp(log_var / 2) and the signal-to-noise ratio |μ| / {SIGMA} of every Bayesian "
             "kernel. A line is a layer, its colour its depth from the input (dark) to the output "
@@ -65,18 +67,18 @@ def layers(study: Comparison) -> Figure | None:
         ),
         panels=tuple(panels),
         rows=tuple(rows),
-        columns=4 if len(said) > 3 else 2,
+        columns=4 if len(shown) > 3 else 2,
     )
 
 
 def statistics(run: Run) -> tuple[str, np.ndarray, list[str], np.ndarray]:
-    """What posterior.jsonl holds of kernels.
+    """Extract the statistics of all kernels from posterior.jsonl.
 
     Returns:
       "epoch" or "step"; the times; the kernels by depth; the values [quantities, times, kernels].
     """
     lines = run.posterior
-    keep = np.unique(np.linspace(0, len(lines) - 1, min(MOST_TIMES, len(lines))).round().astype(int))
+    keep = np.unique(np.linspace(0, len(lines) - 1, min(MAX_TIMES, len(lines))).round().astype(int))
     lines = tuple(lines[i] for i in keep)
     unit = "epoch" if all("epoch" in line for line in lines) else "step"
     paths = [path for path in lines[-1]["layers"] if path.rsplit("/", 1)[-1] in ("kernel", "weight")]
@@ -90,40 +92,40 @@ def statistics(run: Run) -> tuple[str, np.ndarray, list[str], np.ndarray]:
 
 
 def depth(path: str) -> tuple:
-    """A key that sorts kernels from the input to the output, by the names that the networks give them."""
-    names_of_path = path.split("/")
-    part = PARTS.index(names_of_path[0]) if names_of_path[0] in PARTS else len(PARTS)
+    """A key that sorts kernels from the input to the output, by their names in the networks."""
+    names = path.split("/")
+    part = PARTS.index(names[0]) if names[0] in PARTS else len(PARTS)
     is_stem = bool(re.search(r"patch|stem", path))
-    within = [WITHIN_BLOCK.index(name) if name in WITHIN_BLOCK else -1 for name in names_of_path]
-    return part, not is_stem, natural("/".join(names_of_path[:-2])), max(within), natural(path)
+    within = [WITHIN_BLOCK.index(name) if name in WITHIN_BLOCK else -1 for name in names]
+    return part, not is_stem, natural_key("/".join(names[:-2])), max(within), natural_key(path)
 
 
-def _drawing(unit: str, times: np.ndarray, kernels: Sequence[str], values: np.ndarray, axis: str) -> Any:
-    def drawing(axes: Axes) -> None:
+def _lines(unit: str, times: np.ndarray, kernels: Sequence[str], values: np.ndarray, label: str) -> Draw:
+    def draw(axes: Axes) -> None:
         count = len(kernels)
         colours = matplotlib.colormaps["cividis"](np.linspace(0.0, 0.92, count))
         for index, kernel in enumerate(kernels):
-            line = {"projector": "--", "predictor": ":"}.get(kernel.split("/")[0], "-")
-            look = draw.Style(to_hex(colours[index]), line, "o")
-            draw.line(axes, times, values[:, index], look, points=len(times) == 1, linewidth=1.2)
+            dashes = {"projector": "--", "predictor": ":"}.get(kernel.split("/")[0], "-")
+            style = plotting.Style(to_hex(colours[index]), dashes, "o")
+            plotting.line(axes, times, values[:, index], style, points=len(times) == 1, linewidth=1.2)
         axes.set_xlabel(unit)
-        axes.set_ylabel(axis)
-        draw.scale(axes)
-        draw.logarithmic(axes, "y", values.ravel(), least=8.0)
+        axes.set_ylabel(label)
+        plotting.scale(axes)
+        plotting.logarithmic(axes, values.ravel(), min_ratio=8.0)
         edges = BoundaryNorm(np.arange(count + 1) - 0.5, count)
         mapping = ScalarMappable(edges, ListedColormap(colours))
         bar = axes.figure.colorbar(mapping, ax=axes, aspect=28, pad=0.02)
         bar.outline.set_visible(False)
-        ticks = _ends(kernels)
+        ticks = _part_starts(kernels)
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
         bar.ax.tick_params(length=0, labelsize=9, which="both")
         bar.ax.minorticks_off()
 
-    return drawing
+    return draw
 
 
-def _ends(kernels: Sequence[str]) -> dict[float, str]:
-    """Where each part of the network begins along the colour bar."""
+def _part_starts(kernels: Sequence[str]) -> dict[float, str]:
+    """Return the positions along the colour bar where each part of the network begins."""
     ticks: dict[float, str] = {}
     for index, kernel in enumerate(kernels):
         part = kernel.split("/")[0]

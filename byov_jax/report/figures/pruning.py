@@ -1,4 +1,4 @@
-"""R6: accuracy against sparsity: weights removed by signal-to-noise ratio, by magnitude, at random."""
+"""R6: accuracy against sparsity, weights removed by signal-to-noise ratio, by magnitude or at random."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from byov_jax.report import draw, formatting, paper
+from byov_jax.report import formatting, paper, plotting
 from byov_jax.report.comparison import Comparison
-from byov_jax.report.draw import Figure, Panel, Style
+from byov_jax.report.plotting import Draw, Figure, Panel, Style
 from byov_jax.report.runs import Run
 
-LOOKS = {
-    "snr": ("by SNR", Style(draw.COLOURS[1], "-", "s")),
-    "magnitude": ("by magnitude", Style(draw.COLOURS[0], "--", "o")),
-    "random": ("at random", Style(draw.COLOURS[2], "-.", "D")),
+CRITERIA = {
+    "snr": ("by SNR", Style(plotting.COLOURS[1], "-", "s")),
+    "magnitude": ("by magnitude", Style(plotting.COLOURS[0], "--", "o")),
+    "random": ("at random", Style(plotting.COLOURS[2], "-.", "D")),
 }
 MEASURES = {
     "accuracy": "Accuracy, same classifier",
@@ -23,46 +23,37 @@ MEASURES = {
 Curves = dict[str, tuple[np.ndarray, Style]]
 
 
-def pruning(study: Comparison) -> Figure | None:
+def pruning(comparison: Comparison) -> Figure | None:
     """One panel per contender; a second one if probes were fitted again."""
-    baseline = study.baseline
-    shown = [run for run in study.contenders or study.featured if run.measured("pruning")]
+    baseline = comparison.baseline
     panels, rows = [], []
     legend: dict[str, Style] = {}
-    said: Run | None = None
-    for run in shown:
+    first: Run | None = None
+    for run in comparison.contenders or comparison.featured:
         for measure, title in MEASURES.items():
-            found = curves(run, measure)
-            if not found:
+            by_label = curves(run, measure)
+            if not by_label:
                 continue
             if baseline and baseline.path != run.path:
-                found |= _of_baseline(run, baseline, measure)
-            legend |= {label: look for label, (_, look) in found.items()}
-            said = said or run
-            panels.append(Panel(title, _drawing(found), run.name))
-            rows += [
-                {
-                    "run": run.name,
-                    "what": measure,
-                    "pruned": label,
-                    "sparsity": float(s),
-                    "accuracy": float(a),
-                }
-                for label, (points, _) in found.items()
-                for s, a in points
-            ]
-    if said is None:
+                by_label |= _of_baseline(run, baseline, measure)
+            legend |= {label: style for label, (_, style) in by_label.items()}
+            first = first or run
+            panels.append(Panel(title, _lines(by_label), run.name))
+            for label, (points, _) in by_label.items():
+                start = {"run": run.name, "what": measure, "pruned": label}
+                rows += [start | {"sparsity": float(s), "accuracy": float(a)} for s, a in points]
+    if first is None:
         return None
     return Figure(
         name="pruning",
         kind="Pruning",
-        title=_title(said),
+        title=_title(first),
         caption=(
-            f"{said.count('pruning', 'images')} test images, mean weights. Of every kernel of the "
+            f"{first.count('pruning', 'images')} test images, mean weights. Of every kernel of the "
             "encoder the same share of weights is set to zero, and nothing is trained again but the "
             "probe where it says so. At random is what any criterion has to beat.",
             paper.PRUNING,
-            *_agreement(said),
+            *_agreement(first),
         ),
         panels=tuple(panels),
         rows=tuple(rows),
@@ -72,59 +63,60 @@ def pruning(study: Comparison) -> Figure | None:
 
 
 def curves(run: Run, measure: str = "accuracy") -> Curves:
-    """Sparsity and accuracy, [points, 2], by criterion."""
+    """Return sparsity and accuracy, [points, 2], by criterion; empty if the run was not pruned."""
     numbers = run.measured("pruning") or {}
-    with run.reading("part pruning of its evaluation"):
+    with run.parsing("part pruning of its evaluation"):
         return {
-            label: (_points(numbers[name], measure), look)
-            for name, (label, look) in LOOKS.items()
+            label: (_points(numbers[name], measure), style)
+            for name, (label, style) in CRITERIA.items()
             if name in numbers and (measure == "accuracy" or measure in numbers[name][0])
         }
 
 
 def _of_baseline(run: Run, baseline: Run, measure: str) -> Curves:
     numbers = baseline.measured("pruning") or run.compared.get("pruning")
-    with baseline.reading("part pruning of its evaluation"):
+    with baseline.parsing("part pruning of its evaluation"):
         if not numbers or measure not in numbers["magnitude"][0]:
             return {}
-        return {f"{baseline.name}, by magnitude": (_points(numbers["magnitude"], measure), draw.BASELINE)}
+        return {f"{baseline.name}, by magnitude": (_points(numbers["magnitude"], measure), plotting.BASELINE)}
 
 
 def _points(rows: list[dict[str, Any]], measure: str) -> np.ndarray:
     return np.asarray([(float(row["sparsity"]), float(row[measure])) for row in rows])
 
 
-def _drawing(found: Mapping[str, tuple[np.ndarray, Style]]) -> Any:
-    def drawing(axes: Axes) -> None:
-        for points, look in found.values():
-            draw.line(axes, points[:, 0], points[:, 1], look)
+def _lines(by_label: Mapping[str, tuple[np.ndarray, Style]]) -> Draw:
+    def draw(axes: Axes) -> None:
+        for points, style in by_label.values():
+            plotting.line(axes, points[:, 0], points[:, 1], style)
         axes.set_xlim(-0.02, 1.0)
-        draw.from_zero(axes)
+        plotting.from_zero(axes)
         axes.set_xlabel("weights removed (%)")
         axes.set_ylabel("accuracy (%)")
-        draw.scale(axes, "xy", 100)
+        plotting.scale(axes, "xy", 100)
 
-    return drawing
+    return draw
 
 
-def _at(points: np.ndarray, sparsity: float) -> float:
-    """The accuracy at a sparsity, between measured points on a straight line."""
+def _accuracy_at(points: np.ndarray, sparsity: float) -> float:
+    """Interpolate the accuracy linearly between measured sparsities."""
     order = np.argsort(points[:, 0])
     return float(np.interp(sparsity, points[order, 0], points[order, 1]))
 
 
 def _title(run: Run) -> str:
-    found = curves(run)
-    parts = [f"{formatting.percent(_at(points, 0.5), 0)} {label}" for label, (points, _) in found.items()]
-    dense = formatting.percent(max(_at(points, 0.0) for points, _ in found.values()), 0)
+    by_label = {label: points for label, (points, _) in curves(run).items()}
+    parts = [f"{formatting.percent(_accuracy_at(by_label[label], 0.5), 0)} {label}" for label in by_label]
+    dense = formatting.percent(max(_accuracy_at(points, 0.0) for points in by_label.values()), 0)
     return f"{run.name} with half its weights: accuracy {formatting.listing(parts)} (with all, {dense})"
 
 
 def _agreement(run: Run) -> tuple[str, ...]:
-    found = curves(run)
-    if run.method != "byov" or not {"by SNR", "by magnitude"} <= set(found):
+    by_label = curves(run)
+    if not run.is_byov or not {"by SNR", "by magnitude"} <= set(by_label):
         return ()
-    gap = 100 * (_at(found["by SNR"][0], 0.25) - _at(found["by magnitude"][0], 0.25))
-    side = "ahead" if gap > 0 else f"behind: {paper.DISAGREES}"
+    snr, magnitude = (_accuracy_at(by_label[label][0], 0.25) for label in ("by SNR", "by magnitude"))
+    gap = 100 * (snr - magnitude)
+    verdict = "ahead" if gap > 0 else f"behind: {paper.DISAGREES}"
     share = f"25% of the weights of {run.name}"
-    return (f"Here, with {share} removed, SNR is {formatting.fixed(abs(gap))} points {side}.",)
+    return (f"Here, with {share} removed, SNR is {formatting.fixed(abs(gap))} points {verdict}.",)

@@ -8,8 +8,8 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageOps
 
-from byov_jax.data.loading import crops, encoded_image
-from byov_jax.data.records import Arrays, Record, attempt
+from byov_jax.data.dataset import ArraySource, Record, read_image
+from byov_jax.data.loading import crops, decode
 from byov_jax.errors import ImageError
 
 RNG = np.random.default_rng(0)
@@ -103,9 +103,9 @@ def test_shrinking_averages_what_it_leaves_out():
 def test_large_jpegs_are_decoded_smaller_and_look_the_same(side, monkeypatch):
     image = Image.fromarray(smooth(side, side))
     decoded = []
-    decode = simplejpeg.decode_jpeg
+    decode_jpeg = simplejpeg.decode_jpeg
     monkeypatch.setattr(
-        simplejpeg, "decode_jpeg", lambda *a, **k: decoded.append(decode(*a, **k)) or decoded[-1]
+        simplejpeg, "decode_jpeg", lambda *a, **k: decoded.append(decode_jpeg(*a, **k)) or decoded[-1]
     )
     assert difference(whole(encoded(image)), reference(image)) < 2.5
     expected = next(side // times for times in (8, 4, 2, 1) if side // times >= SIZE)
@@ -114,17 +114,17 @@ def test_large_jpegs_are_decoded_smaller_and_look_the_same(side, monkeypatch):
 
 def test_the_smallest_crop_decides_how_small_a_jpeg_is_decoded():
     """An image of 256 pixels at a quarter is 64: enough for the whole, not for a part of it."""
-    opened = encoded_image.open(encoded(Image.fromarray(smooth(256, 256))))
+    opened = decode.open_image(encoded(Image.fromarray(smooth(256, 256))))
     for area, expected in (((1.0, 1.0), 64), ((0.5, 0.5), 128), ((0.2, 0.2), 256)):
         sizes = []
 
-        def at(side, size, sizes=sizes):
-            array = opened.at(side, size)
+        def decode_at(side, size, sizes=sizes):
+            array = opened.decode(side, size)
             sizes.append(len(array))
             return array
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(encoded_image, "open", lambda image, at=at: opened._replace(at=at))
+            patch.setattr(decode, "open_image", lambda image, f=decode_at: opened._replace(decode=f))
             cropped(b"", crops.random_bits(0, 0, 0, 2), area, (1.0, 1.0))
         assert sizes == [expected]
 
@@ -136,7 +136,7 @@ def test_crops_are_cut_from_the_upright_image(orientation):
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
     bits = crops.random_bits(5, 0, 0, 3)
     found = cropped(content, bits, (0.3, 0.6))
-    opened = encoded_image.open(content)
+    opened = decode.open_image(content)
     assert (opened.width, opened.height) == upright.size
     for crop, draws in zip(found, bits, strict=True):
         box = crops.random_box(draws, upright.height, upright.width, (0.3, 0.6), (3 / 4, 4 / 3))
@@ -238,7 +238,7 @@ def test_what_cannot_be_decoded_says_why(content, reason):
 
     for work in (whole, lambda image: crops.central_crop(image, SIZE)):
         with pytest.raises(ImageError, match=f"^a photo cannot be read as an image .{reason}") as error:
-            attempt(Damaged(), 0, work)
+            read_image(Damaged(), 0, work)
         assert (error.value.name, error.value.reason.startswith(reason)) == ("a photo", True)
 
 
@@ -258,7 +258,7 @@ def test_a_decompression_bomb_is_refused(monkeypatch):
 
 
 def test_the_label_comes_with_the_image():
-    data = Arrays(np.asarray(COLOR)[None], np.array([7], np.int32), "memory")
-    crop, label = attempt(data, 0, whole)
+    data = ArraySource(np.asarray(COLOR)[None], np.array([7], np.int32), "memory")
+    crop, label = read_image(data, 0, whole)
     assert label == 7
     np.testing.assert_array_equal(crop, whole(np.asarray(COLOR)))

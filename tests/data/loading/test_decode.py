@@ -56,30 +56,30 @@ def central_square(image: np.ndarray, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
 def test_rgb_as_it_is(kind):
-    np.testing.assert_array_equal(decode.pixels(encoded(Image.fromarray(RGB), kind)), RGB)
+    np.testing.assert_array_equal(decode.decode_pixels(encoded(Image.fromarray(RGB), kind)), RGB)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
 def test_gray_has_one_channel(kind):
-    np.testing.assert_array_equal(decode.pixels(encoded(Image.fromarray(GRAY), kind)), GRAY[..., None])
+    np.testing.assert_array_equal(decode.decode_pixels(encoded(Image.fromarray(GRAY), kind)), GRAY[..., None])
 
 
 def test_black_and_white_is_0_and_255():
     image = Image.fromarray(GRAY > 99)
     assert image.mode == "1"
-    np.testing.assert_array_equal(decode.pixels(encoded(image))[..., 0], np.where(GRAY > 99, 255, 0))
+    np.testing.assert_array_equal(decode.decode_pixels(encoded(image))[..., 0], np.where(GRAY > 99, 255, 0))
 
 
 def test_jpeg_and_webp_are_close():
     smooth = np.broadcast_to(np.linspace(0, 255, 32)[None, :, None], (32, 32, 3)).astype(np.uint8)
     for kind in ("JPEG", "WEBP"):
-        found = decode.pixels(encoded(Image.fromarray(smooth), kind, quality=95))
+        found = decode.decode_pixels(encoded(Image.fromarray(smooth), kind, quality=95))
         assert found.shape == smooth.shape
         assert np.abs(found.astype(int) - smooth).max() < 10
 
 
 def test_a_gray_jpeg_has_one_channel():
-    assert decode.pixels(encoded(Image.fromarray(GRAY), "JPEG")).shape == (5, 4, 1)
+    assert decode.decode_pixels(encoded(Image.fromarray(GRAY), "JPEG")).shape == (5, 4, 1)
 
 
 def test_a_palette_becomes_its_colours():
@@ -87,17 +87,17 @@ def test_a_palette_becomes_its_colours():
     image.putpalette([255, 0, 0, 0, 255, 0, 10, 20, 30])
     colours = np.array([[255, 0, 0], [0, 255, 0], [10, 20, 30]])
     for kind in ("PNG", "GIF", "BMP"):
-        np.testing.assert_array_equal(decode.pixels(encoded(image, kind)), colours[GRAY % 3])
+        np.testing.assert_array_equal(decode.decode_pixels(encoded(image, kind)), colours[GRAY % 3])
     colours[1] = 0
-    found = decode.pixels(encoded(image, "PNG", transparency=1))
+    found = decode.decode_pixels(encoded(image, "PNG", transparency=1))
     np.testing.assert_array_equal(found, colours[GRAY % 3])
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_transparency_shows_black(kind):
-    found = decode.pixels(encoded(Image.fromarray(np.dstack([RGB, ALPHA])), kind))
+    found = decode.decode_pixels(encoded(Image.fromarray(np.dstack([RGB, ALPHA])), kind))
     np.testing.assert_allclose(found, on_black(RGB, ALPHA[..., None]), atol=1)
-    found = decode.pixels(encoded(Image.fromarray(np.dstack([GRAY, ALPHA])), kind))
+    found = decode.decode_pixels(encoded(Image.fromarray(np.dstack([GRAY, ALPHA])), kind))
     assert found.shape == (5, 4, 1)
     np.testing.assert_allclose(found[..., 0], on_black(GRAY, ALPHA), atol=1)
 
@@ -105,7 +105,7 @@ def test_transparency_shows_black(kind):
 def test_a_transparent_colour_shows_black():
     image = RGB.copy()
     image[0, 0] = (200, 100, 50)
-    found = decode.pixels(encoded(Image.fromarray(image), transparency=(200, 100, 50)))
+    found = decode.decode_pixels(encoded(Image.fromarray(image), transparency=(200, 100, 50)))
     assert found[0, 0].tolist() == [0, 0, 0]
     np.testing.assert_array_equal(found[1:], image[1:])
 
@@ -113,7 +113,7 @@ def test_a_transparent_colour_shows_black():
 @pytest.mark.parametrize(("kind", "order"), [("PNG", "<"), ("TIFF", "<"), ("TIFF", ">"), ("PPM", "<")])
 def test_16_bits_are_scaled(kind, order):
     values = np.array([[0, 128, 129, 300], [32768, 65535 - 129, 65535 - 128, 65535]])
-    found = decode.pixels(encoded(Image.fromarray(values.astype(f"{order}u2")), kind))
+    found = decode.decode_pixels(encoded(Image.fromarray(values.astype(f"{order}u2")), kind))
     np.testing.assert_array_equal(found[..., 0], np.round(values / 257))
     assert found[-1, -1, 0] == 255
 
@@ -121,14 +121,14 @@ def test_16_bits_are_scaled(kind, order):
 @pytest.mark.parametrize("dtype", ["i4", "f4"])
 def test_pixels_without_a_range_are_refused(dtype):
     with pytest.raises(ValueError, match="have no fixed range: convert it to 8 or 16 bits"):
-        decode.pixels(encoded(Image.fromarray(GRAY.astype(dtype)), "TIFF"))
+        decode.decode_pixels(encoded(Image.fromarray(GRAY.astype(dtype)), "TIFF"))
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "JPEG"])
 def test_cmyk_becomes_rgb(kind):
     inks = np.zeros((16, 16, 4), np.uint8) + np.array([200, 100, 0, 60], np.uint8)
     expected = (255 - np.array([200.0, 100.0, 0.0])) * (255 - 60) / 255
-    found = decode.pixels(encoded(Image.fromarray(inks, "CMYK"), kind))
+    found = decode.decode_pixels(encoded(Image.fromarray(inks, "CMYK"), kind))
     np.testing.assert_allclose(found, np.broadcast_to(expected, (16, 16, 3)), atol=3)
 
 
@@ -137,7 +137,7 @@ def test_cmyk_becomes_rgb(kind):
 def test_exif_orientation(kind, options, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    found = decode.pixels(encoded(Image.fromarray(RGB), kind, exif=exif, **options))
+    found = decode.decode_pixels(encoded(Image.fromarray(RGB), kind, exif=exif, **options))
     np.testing.assert_array_equal(found, TURNED[orientation](RGB))
 
 
@@ -147,7 +147,7 @@ def test_exif_orientation_of_a_jpeg_that_is_resized(orientation):
     stored[:32, :48] = 250
     exif = Image.Exif()
     exif[0x0112] = orientation
-    found = decode.pixels(encoded(Image.fromarray(stored), "JPEG", exif=exif, quality=95), resize=8)
+    found = decode.decode_pixels(encoded(Image.fromarray(stored), "JPEG", exif=exif, quality=95), resize=8)
     corners = TURNED[orientation](np.array([[250, 0], [0, 0]]))
     np.testing.assert_allclose(found[1::5, 1::5, 0], corners, atol=20)
 
@@ -158,14 +158,14 @@ def test_exif_orientation_of_a_jpeg_that_is_resized(orientation):
 @pytest.mark.parametrize("size", [7, 16])
 def test_the_central_square_is_resized_by_antialiased_bicubic(shape, size):
     image = RNG.integers(64, 192, shape, np.uint8)  # what overshoots is not cut off
-    found = decode.pixels(encoded(Image.fromarray(image if shape[2] == 3 else image[..., 0])), size)
+    found = decode.decode_pixels(encoded(Image.fromarray(image if shape[2] == 3 else image[..., 0])), size)
     assert found.shape == (size, size, shape[2])
     np.testing.assert_allclose(found, central_square(image, size), atol=1.2)
 
 
 def test_much_smaller_images_are_still_antialiased():
     checks = np.indices((640, 640)).sum(0) % 2 * 255
-    found = decode.pixels(encoded(Image.fromarray(checks.astype(np.uint8))), 16)
+    found = decode.decode_pixels(encoded(Image.fromarray(checks.astype(np.uint8))), 16)
     np.testing.assert_allclose(found, 127.5, atol=2)
 
 
@@ -175,26 +175,26 @@ def test_a_large_jpeg_is_decoded_small_without_a_visible_difference():
         np.uint8
     )
     stream = encoded(Image.fromarray(waves), "JPEG", quality=98)
-    np.testing.assert_allclose(decode.pixels(stream, 20), central_square(waves, 20), atol=5)
+    np.testing.assert_allclose(decode.decode_pixels(stream, 20), central_square(waves, 20), atol=5)
 
 
 def test_a_very_long_image_costs_no_more_than_its_square():
     image = np.zeros((1, 50_000), np.uint8)
-    assert decode.pixels(encoded(Image.fromarray(image)), 64).shape == (64, 64, 1)
+    assert decode.decode_pixels(encoded(Image.fromarray(image)), 64).shape == (64, 64, 1)
 
 
 def test_only_the_first_frame_counts():
     frames = [Image.fromarray(np.full((4, 4, 3), value, np.uint8)) for value in (10, 200)]
     stream = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    np.testing.assert_array_equal(decode.pixels(stream), np.full((4, 4, 3), 10))
+    np.testing.assert_array_equal(decode.decode_pixels(stream), np.full((4, 4, 3), 10))
 
 
 def test_the_content_counts_not_the_name_and_no_program_is_run():
     with pytest.raises(ValueError, match="it is empty"):
-        decode.pixels(io.BytesIO())
+        decode.decode_pixels(io.BytesIO())
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n"
     with pytest.raises(ValueError, match="it is none of JPEG, PNG"):
-        decode.pixels(io.BytesIO(postscript))
+        decode.decode_pixels(io.BytesIO(postscript))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF"])
@@ -202,4 +202,4 @@ def test_a_truncated_image_is_refused(kind):
     noise = Image.fromarray(RNG.integers(0, 256, (64, 64, 3), np.uint8))
     content = encoded(noise, kind).getvalue()
     with pytest.raises((OSError, ValueError, SyntaxError, EOFError)):
-        decode.pixels(io.BytesIO(content[: len(content) // 2]))
+        decode.decode_pixels(io.BytesIO(content[: len(content) // 2]))

@@ -24,7 +24,7 @@ def images(*shapes):
 
 def read(contents: list[bytes], names=None, **options):
     names = names or [f"image {i}" for i in range(len(contents))]
-    return decoded_array.read(names, lambda i: io.BytesIO(contents[i]), **options)
+    return decoded_array.decode_all(names, lambda i: io.BytesIO(contents[i]), **options)
 
 
 def refusal(contents, **options) -> str:
@@ -42,7 +42,7 @@ def test_the_order_is_that_of_the_names_whatever_the_threads(threads):
             time.sleep(0.2)  # the first image is the last to arrive
         return io.BytesIO(encoded(arrays[i]))
 
-    found = decoded_array.read([str(i) for i in range(100)], open_image, threads=threads)
+    found = decoded_array.decode_all([str(i) for i in range(100)], open_image, threads=threads)
     np.testing.assert_array_equal(found, np.stack(arrays))
 
 
@@ -57,7 +57,7 @@ def test_threads_are_never_far_ahead_of_the_reader():
             meanwhile.append(len(opened))
         return io.BytesIO(small)
 
-    assert len(decoded_array.read([str(i) for i in range(2000)], open_image, threads=2)) == 2000
+    assert len(decoded_array.decode_all([str(i) for i in range(2000)], open_image, threads=2)) == 2000
     assert sorted(opened) == list(range(2000))
     assert meanwhile[0] <= 5 * 16  # chunks of 16: two for each thread, and the one that is waited for
 
@@ -109,11 +109,11 @@ def test_a_file_without_permission_is_named():
         raise PermissionError(13, "Permission denied", "secret.png")
 
     with pytest.raises(ValueError, match=r"^secret.png cannot be read as an image \(Permission denied\):"):
-        decoded_array.read(["secret.png"], open_image)
+        decoded_array.decode_all(["secret.png"], open_image)
 
 
 def test_more_than_half_of_the_memory_is_refused_before_it_is_decoded(monkeypatch):
-    monkeypatch.setattr(decoded_array, "memory", lambda: 100 * 2**20)
+    monkeypatch.setattr(decoded_array, "machine_memory", lambda: 100 * 2**20)
     content, opened = encoded(np.zeros((300, 200, 3), np.uint8)), []
 
     def open_image(i):
@@ -123,15 +123,15 @@ def test_more_than_half_of_the_memory_is_refused_before_it_is_decoded(monkeypatc
     names = [str(i) for i in range(1000)]
     limit = "the limit is 0.0 GiB, half of what this machine has: set config.data.resize to 132 or less"
     with pytest.raises(ValueError, match=f"^1,000 images of 200x300 need 0.2 GiB of memory, {limit}$"):
-        decoded_array.read(names, open_image, threads=2)
+        decoded_array.decode_all(names, open_image, threads=2)
     assert len(opened) < 200
-    assert decoded_array.read(names, open_image, resize=132).nbytes <= 50 * 2**20
+    assert decoded_array.decode_all(names, open_image, resize=132).nbytes <= 50 * 2**20
     with pytest.raises(ValueError, match="1,000 images of 133x133 need"):
-        decoded_array.read(names, open_image, resize=133)
+        decoded_array.decode_all(names, open_image, resize=133)
 
 
 def test_this_machine_has_memory():
-    assert 2**27 < decoded_array.memory() < 2**50
+    assert 2**27 < decoded_array.machine_memory() < 2**50
 
 
 def test_damaged_metadata_are_not_worth_a_warning():
@@ -150,7 +150,7 @@ def test_a_name_never_breaks_the_line():
 def test_arrays_are_resized_as_files_are(channels):
     array = RNG.integers(0, 256, (5, 9, 6, channels), np.uint8)
     files = [encoded(one if channels == 3 else one[..., 0]) for one in array]
-    np.testing.assert_array_equal(decoded_array.resized(array, 4), read(files, resize=4))
-    assert decoded_array.resized(array, 0) is array
+    np.testing.assert_array_equal(decoded_array.resize_all(array, 4), read(files, resize=4))
+    assert decoded_array.resize_all(array, 0) is array
     square = array[:, :6]
-    assert decoded_array.resized(square, 6) is square
+    assert decoded_array.resize_all(square, 6) is square

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from byov_jax.data.dataset import ArraySource, Record
 from byov_jax.data.loading import crops
 from byov_jax.data.loading.lazy import LazyImages, labels, padded
-from byov_jax.data.records import Arrays, Record
 from byov_jax.errors import ImageError
 
 RNG = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def test_a_row_that_does_not_exist_is_an_index_error(data):
 
 
 def test_it_cannot_be_had_without_a_copy(data):
-    with pytest.raises(ValueError, match="cannot be had without a copy"):
+    with pytest.raises(ValueError, match="cannot be converted without a copy"):
         np.asarray(LazyImages(data, SIZE), copy=False)
 
 
@@ -82,7 +82,7 @@ def test_an_image_that_cannot_be_read_can_be_gray(data):
     assert (found[2] == 128).all()
     assert not (found == 128).all(axis=(1, 2, 3))[[0, 1, 3, 4]].any()
     np.testing.assert_array_equal(images[17], found[2])
-    (bad,) = images.bad.items()
+    (bad,) = images.unreadable.items()
     assert bad[0] == "photo 17"
     assert bad[1].startswith("it is none of JPEG")
 
@@ -95,7 +95,7 @@ def test_labels_are_read_where_the_source_does_not_know_them(data):
 
 
 def test_labels_that_are_known_are_not_read():
-    class Closed(Arrays):
+    class Closed(ArraySource):
         def __getitem__(self, i):
             raise AssertionError("it was read")
 

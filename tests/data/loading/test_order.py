@@ -54,9 +54,9 @@ def test_the_batch_cannot_be_changed_by_accident(step):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((0, 0, 10, 11), "batch must be between 1 and the 10 images there are, got 11"),
+        ((0, 0, 10, 11), "batch must be between 1 and 10, the number of images, got 11"),
         ((0, 0, 10, 0), "got 0"),
-        ((0, 0, 0, 1), "0 images"),
+        ((0, 0, 0, 1), "between 1 and 0, the number of images"),
         ((0, -1, 10, 5), "step=-1"),
         ((-1, 0, 10, 5), "seed=-1"),
     ],

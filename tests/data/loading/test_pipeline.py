@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.data import records, registry
+from byov_jax.data import dataset, registry
+from byov_jax.data.dataset import ArraySource
 from byov_jax.data.loading import crops, pipeline
 from byov_jax.data.loading.order import batch_indices
-from byov_jax.data.records import Arrays
 from byov_jax.errors import ImageError
 
 SIZE, BATCH = 30, 8
 STEPS = 15  # four epochs; none but the last ends with a batch
 RNG = np.random.default_rng(0)
-NUMBERED = Arrays(
+NUMBERED = ArraySource(
     np.broadcast_to(np.arange(SIZE, dtype=np.uint8)[:, None, None, None], (SIZE, 9, 7, 1)).copy(),
     np.arange(SIZE, dtype=np.int32) % 10,
     "numbers",
 )
-NOISE = Arrays(RNG.integers(0, 256, (SIZE, 40, 50, 3), np.uint8), NUMBERED.label, "noise")
+NOISE = ArraySource(RNG.integers(0, 256, (SIZE, 40, 50, 3), np.uint8), NUMBERED.label, "noise")
 
 
 def run(data=NUMBERED, **changes) -> list[pipeline.HostBatch]:
@@ -90,7 +90,7 @@ def test_threads_change_nothing(workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_image_that_cannot_be_read_is_named(tmp_path, workers):
-    data = registry.open(write_folder(tmp_path))
+    data = registry.open_dataset(write_folder(tmp_path))
     bad = data.train if any("/5.png" in data.train.name(i) for i in range(len(data.train))) else data.test
     with pytest.raises(ImageError, match="cannot be read as an image") as error:
         run(bad, batch_size=1, rows=np.arange(1), steps=len(bad), workers=workers)
@@ -100,7 +100,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path, workers):
     assert not multiprocessing.active_children()
 
 
-class Broken(Arrays):
+class Broken(ArraySource):
     """Noise in which some images cannot be read."""
 
     def __init__(self, *bad) -> None:
@@ -124,8 +124,8 @@ def test_a_bad_image_is_replaced_by_the_next_good_one_whatever_the_hosts_and_wor
             bits = crops.random_bits(3, step, row, 2)
             np.testing.assert_array_equal(batch.image[row], crops.random_crops(NOISE.image[i], bits, 6))
         met = [name for i in indices for name in {4: (4, 5), 5: (5,), SIZE - 1: (SIZE - 1,)}.get(i, ())]
-        assert batch.bad == tuple((f"image {i} of noise", f"{i} is broken") for i in met)
-    assert sum(len(batch.bad) for batch in whole) >= 4
+        assert batch.unreadable == tuple((f"image {i} of noise", f"{i} is broken") for i in met)
+    assert sum(len(batch.unreadable) for batch in whole) >= 4
     shares = [
         run(Broken(*bad), rows=rows, crops=2, steps=4, workers=1, on_error="replace")
         for rows in np.split(np.arange(BATCH), 2)
@@ -133,13 +133,13 @@ def test_a_bad_image_is_replaced_by_the_next_good_one_whatever_the_hosts_and_wor
     for batch, *parts in zip(whole, *shares, strict=True):
         np.testing.assert_array_equal(np.concatenate([part.image for part in parts]), batch.image)
         np.testing.assert_array_equal(np.concatenate([part.label for part in parts]), batch.label)
-        assert parts[0].bad + parts[1].bad == batch.bad
+        assert parts[0].unreadable + parts[1].unreadable == batch.unreadable
 
 
 def test_without_any_image_that_can_be_read_it_gives_up(monkeypatch):
     with pytest.raises(ImageError, match=r"\d+ is broken; nor can the 29 before it"):
         run(Broken(*range(SIZE)), on_error="replace")
-    monkeypatch.setattr(records, "MOST_IN_A_ROW", 3)
+    monkeypatch.setattr(dataset, "MAX_REPLACED", 3)
     (batch,) = run(Broken(0, 1), batch_size=SIZE, rows=np.arange(SIZE), steps=1, on_error="replace")
     assert sorted(batch.label) == [2, 2, 2, *range(3, SIZE)]
     with pytest.raises(ImageError, match="nor can the 2 before it"):
@@ -170,7 +170,7 @@ def test_leaving_early_ends_the_workers():
         ({"on_error": "ignore"}, "on_error='ignore' must be one of replace, raise"),
         ({"rows": np.array([0, 8])}, r"rows must be some of 0 to 7, got \[0 8\]"),
         ({"rows": np.array([], int)}, "rows must be some of 0 to 7"),
-        ({"batch_size": 31}, "batch must be between 1 and the 30 images there are, got 31"),
+        ({"batch_size": 31}, "batch must be between 1 and 30, the number of images, got 31"),
     ],
 )
 def test_impossible_settings_are_refused_at_once(changes, problem):
@@ -209,10 +209,10 @@ def test_unusual_images_are_read_as_pillow_sees_them(tmp_path):
     for name, (content, _) in kinds.items():
         (tmp_path / "train" / name).write_bytes(content)
     (tmp_path / "test/0.png").write_bytes(kinds["c.png"][0])
-    found = registry.open(str(tmp_path)).train
+    found = registry.open_dataset(str(tmp_path)).train
     whole = {"area": (1.0, 1.0), "aspect": (1.0, 1.0), "size": 40}
     (batch,) = run(found, batch_size=8, rows=np.arange(8), steps=1, on_error="replace", **whole)
-    assert batch.bad == ()
+    assert batch.unreadable == ()
     for i, image in zip(batch_indices(3, 0, 8, 8).tolist(), batch.image[:, 0], strict=True):
         expected = np.asarray(list(kinds.values())[i][1].convert("RGB"), float)
         assert np.abs(image - expected).mean() < 6, found.name(i)

@@ -34,7 +34,7 @@ def values(images) -> list[int]:
 
 def refusal(root, **options) -> str:
     with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
-        registry.load(str(root), **options)
+        registry.load_dataset(str(root), **options)
     message = str(error.value)
     assert str(root) in message
     return message.replace(str(root), "ROOT")
@@ -51,7 +51,7 @@ def test_classes_are_the_sorted_folders_of_train(tmp_path, test):
         f"{test}/dog/1.png",
         f"{test}/ant/1.png",
     )
-    found = registry.load(str(tmp_path))
+    found = registry.load_dataset(str(tmp_path))
     assert isinstance(found, Dataset)
     assert found.classes == ("Cat", "ant", "dog")
     assert values(found.train) == [2, 3, 1, 0]
@@ -65,12 +65,12 @@ def test_classes_are_the_sorted_folders_of_train(tmp_path, test):
 
 def test_test_goes_before_val(tmp_path):
     write_all(tmp_path, "train/a/1.png", "val/a/1.png", "test/a/1.png")
-    assert values(registry.load(str(tmp_path)).test) == [2]
+    assert values(registry.load_dataset(str(tmp_path)).test) == [2]
 
 
 def test_images_of_a_class_may_lie_deeper_and_end_in_any_case(tmp_path):
     write_all(tmp_path, "train/a/x/1.PNG", "train/a/y/2.JpEg", "train/a/0.bmp", "test/a/deep/er/1.gif")
-    found = folder.find(tmp_path)
+    found = folder.find_files(tmp_path)
     names = [os.path.relpath(path, tmp_path) for path in found.train + found.test]
     assert names == ["train/a/0.bmp", "train/a/x/1.PNG", "train/a/y/2.JpEg", "test/a/deep/er/1.gif"]
 
@@ -79,7 +79,7 @@ def test_hidden_files_and_what_lies_beside_the_splits_do_not_count(tmp_path):
     write_all(tmp_path, "train/a/1.png", "train/a/.2.png", "train/.cache/1.png", "test/a/1.png", "more/1.png")
     for name in ("train/.DS_Store", "train/a/._1.png", "README.txt"):
         (tmp_path / name).write_text("no image")
-    found = registry.load(str(tmp_path))
+    found = registry.load_dataset(str(tmp_path))
     assert (values(found.train), values(found.test), found.classes) == ([0], [3], ("a",))
 
 
@@ -87,7 +87,7 @@ def test_links_are_followed(tmp_path):
     write_all(tmp_path, "elsewhere/1.png", "root/test/a/1.png")
     (tmp_path / "root/train").mkdir()
     (tmp_path / "root/train/a").symlink_to(tmp_path / "elsewhere")
-    assert values(registry.load(str(tmp_path / "root")).train) == [0]
+    assert values(registry.load_dataset(str(tmp_path / "root")).train) == [0]
 
 
 def test_a_fifth_of_each_class_is_held_out(tmp_path):
@@ -98,7 +98,7 @@ def test_a_fifth_of_each_class_is_held_out(tmp_path):
     for name in names[:30]:
         (tmp_path / "train" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "train" / name).touch()
-    found = folder.find(tmp_path)
+    found = folder.find_files(tmp_path)
     expected = [name for name, out in zip(names[:30], held, strict=False) if out]
     assert [f"a/{os.path.basename(path)}" for path in found.test] == sorted(expected)
     assert sorted(found.train + found.test) == sorted(map(str, tmp_path.rglob("*.png")))
@@ -129,7 +129,7 @@ def test_both_splits_have_at_least_one_image_of_a_class_of_two_or_more(count):
 
 def test_an_only_image_is_for_training(tmp_path):
     write_all(tmp_path, "train/a/1.png", "train/b/1.png", "train/b/2.png")
-    found = registry.load(str(tmp_path))
+    found = registry.load_dataset(str(tmp_path))
     assert sorted(found.train.label.tolist()) == [0, 1]
     assert found.test.label.tolist() == [1]
 
@@ -137,7 +137,7 @@ def test_an_only_image_is_for_training(tmp_path):
 @pytest.mark.parametrize("place", ["", "some/where/", "train/"])
 def test_without_classes_there_are_no_labels(tmp_path, place):
     write_all(tmp_path, *(f"{place}{i:02}.png" for i in range(40)))
-    found = registry.load(str(tmp_path))
+    found = registry.load_dataset(str(tmp_path))
     assert isinstance(found, Unlabelled)
     assert found.train.label is None
     assert found.test.label is None
@@ -151,7 +151,7 @@ def test_without_classes_there_are_no_labels(tmp_path, place):
 
 def test_unlabelled_images_may_have_a_test_folder(tmp_path):
     write_all(tmp_path, "train/1.png", "train/2.png", "test/a/1.png", "test/2.png")
-    found = registry.load(str(tmp_path))
+    found = registry.load_dataset(str(tmp_path))
     assert isinstance(found, Unlabelled)
     assert (values(found.train), values(found.test)) == ([0, 1], [3, 2])
 
@@ -162,11 +162,11 @@ def test_images_are_resized(tmp_path):
         array = rng.integers(0, 256, (10 + i, 20, 3), np.uint8)
         write(tmp_path / f"{i}.png")
         Image.fromarray(array).save(tmp_path / f"{i}.png")
-    found = registry.load(str(tmp_path), resize=8)
+    found = registry.load_dataset(str(tmp_path), resize=8)
     assert found.train.image.shape[1:] == found.test.image.shape[1:] == (8, 8, 3)
-    files = folder.find(tmp_path)
+    files = folder.find_files(tmp_path)
     for paths, images in ((files.train, found.train.image), (files.test, found.test.image)):
-        expected = decoded_array.read(
+        expected = decoded_array.decode_all(
             paths, lambda i, paths=paths: io.BytesIO(Path(paths[i]).read_bytes()), resize=8, threads=1
         )
         np.testing.assert_array_equal(images, expected)
@@ -227,11 +227,11 @@ def test_an_empty_class_or_test_folder_is_refused(tmp_path, names, empty, messag
         ),
         (
             ["train/a/1.png", "train/2.png"],
-            "ROOT/train/2.png lies beside folders of classes (a): move it into the folder of its class",
+            "ROOT/train/2.png is next to class folders (a): move it into the folder of its class",
         ),
         (
             ["train/a/1.png", "test/1.png"],
-            "ROOT/test holds images, ROOT/train folders of classes: sort the test images into the same",
+            "ROOT/test holds images, ROOT/train class folders: sort the test images into the same",
         ),
         (["train/a/1.png", "train/b/1.png"], "ROOT/train has one image of each class and none to hold out: "),
         (["1.png"], "ROOT has one image and none to hold out: add images"),
@@ -273,7 +273,7 @@ def test_a_link_that_leads_nowhere_or_in_circles_is_refused(tmp_path):
     )
     link.unlink()
     (tmp_path / "train/a/loop").symlink_to(tmp_path / "train")
-    assert refusal(tmp_path) == "ROOT/train/a/loop/a is a link to a folder that it lies in: remove it"
+    assert refusal(tmp_path) == "ROOT/train/a/loop/a is a link to one of its parent folders: remove it"
 
 
 def test_the_first_bad_file_is_named_and_the_others_are_counted(tmp_path):
@@ -296,5 +296,5 @@ def test_files_and_folders_without_permission_are_refused(tmp_path):
     assert "ROOT/train/a/2.png cannot be read as an image (Permission denied)" in refusal(tmp_path)
     (tmp_path / "train/a").chmod(0)
     with pytest.raises(PermissionError, match="Permission denied"):
-        registry.load(str(tmp_path))
+        registry.load_dataset(str(tmp_path))
     (tmp_path / "train/a").chmod(0o700)

@@ -16,24 +16,24 @@ def folder(tmp_path):
 
 def refusal(folder) -> str:
     with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
-        registry.open(str(folder))
+        registry.open_dataset(str(folder))
     message = str(error.value)
     assert str(folder) in message
     return message.replace(str(folder), "ROOT")
 
 
 def test_images_are_named_by_their_place_in_the_tar_files(folder):
-    found = registry.open(str(folder))
+    found = registry.open_dataset(str(folder))
     assert found.description == "3 classes; test images from ILSVRC2012_img_val.tar"
     assert found.train.name(0) == f"{folder}/ILSVRC2012_img_train.tar/n01440764.tar/n01440764_0.JPEG"
     assert found.test.name(0) == f"{folder}/ILSVRC2012_img_val.tar/ILSVRC2012_val_00000013.JPEG"
 
 
 def test_what_is_cut_off_later_is_an_error_when_it_is_read(folder):
-    found = registry.open(str(folder))
+    found = registry.open_dataset(str(folder))
     with (folder / tars.TRAIN).open("r+b") as stream:
         stream.truncate(2000)
-    with pytest.raises(ImageError, match=r"ILSVRC2012_img_train.tar ends too early"):
+    with pytest.raises(ImageError, match=r"ILSVRC2012_img_train.tar is truncated"):
         LazyImages(found.train, 4)[:]
 
 
@@ -72,6 +72,6 @@ def test_the_devkit_must_fit(folder):
         f"ROOT/{tars.DEVKIT} has images of class n00001740, {tars.TRAIN} has no such class"
     )
     photos.write_devkit(folder, [1, 2, 3, 9, 1])
-    assert refusal(folder) == f"ROOT/{tars.DEVKIT} cannot be read (9): fetch it again"
+    assert refusal(folder) == f"ROOT/{tars.DEVKIT} cannot be read (9): download it again"
     (folder / tars.DEVKIT).write_bytes(b"no archive")
     assert refusal(folder).startswith(f"ROOT/{tars.DEVKIT} cannot be read (")

@@ -77,7 +77,7 @@ def at(monkeypatch):
 
 def refusal(name) -> str:
     with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
-        registry.load(name)
+        registry.load_dataset(name)
     return str(error.value)
 
 
@@ -89,7 +89,7 @@ def by_content(image, label):
 @pytest.mark.parametrize("name", ["tiny_images", "tiny_images:1.0.0", "tiny_images:1.*.*"])
 def test_a_prepared_data_set(prepared, at, name):
     at(prepared)
-    found = registry.load(f"tfds:{name}")
+    found = registry.load_dataset(f"tfds:{name}")
     assert found.classes == CLASSES
     assert by_content(*found.train) == by_content(TRAIN, np.arange(20) % 3)
     assert by_content(*found.test) == by_content(TEST, np.arange(7) % 3)
@@ -99,15 +99,15 @@ def test_a_prepared_data_set(prepared, at, name):
 
 def test_images_are_resized(prepared, at):
     at(prepared)
-    plain, small = (registry.load("tfds:tiny_images", resize=resize) for resize in (0, 3))
-    np.testing.assert_array_equal(small.train.image, decoded_array.resized(plain.train.image, 3))
+    plain, small = (registry.load_dataset("tfds:tiny_images", resize=resize) for resize in (0, 3))
+    np.testing.assert_array_equal(small.train.image, decoded_array.resize_all(plain.train.image, 3))
     np.testing.assert_array_equal(small.train.label, plain.train.label)
 
 
 def test_validation_serves_as_test(tmp_path, at):
     at(tmp_path)
     prepare(tmp_path, splits=("train", "validation"))
-    assert by_content(*registry.load("tfds:tiny_images").test) == by_content(TEST, np.arange(7) % 3)
+    assert by_content(*registry.load_dataset("tfds:tiny_images").test) == by_content(TEST, np.arange(7) % 3)
 
 
 def test_a_test_split_with_hidden_labels_is_passed_over(tmp_path, at):
@@ -116,7 +116,7 @@ def test_a_test_split_with_hidden_labels_is_passed_over(tmp_path, at):
     prepare(tmp_path, "hides", splits=("train", "validation", "test"), hidden=("test",))
     prepare(tmp_path, "shows", splits=("train", "validation", "test"), hidden=("validation",))
     for name, split in (("hides", "validation"), ("shows", "test")):
-        found = registry.load(f"tfds:{name}")
+        found = registry.load_dataset(f"tfds:{name}")
         assert by_content(*found.test) == by_content(TEST, np.arange(7) % 3)
         assert found.description == f"test images from the split {split} of tfds:{name}"
 
@@ -125,10 +125,10 @@ def test_tfds_is_imported_when_it_is_needed_and_says_nothing(prepared):
     code = (
         "import os, sys\n"
         "import byov_jax\n"
-        "from byov_jax.data import source\n"
+        "from byov_jax.data import registry\n"
         "assert not {'tensorflow', 'tensorflow_datasets'} & set(sys.modules)\n"
         f"os.environ['TFDS_DATA_DIR'] = {str(prepared)!r}\n"
-        "assert source.load('tfds:tiny_images').train.image.shape == (20, 6, 4, 3)\n"
+        "assert registry.load_dataset('tfds:tiny_images').train.image.shape == (20, 6, 4, 3)\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
@@ -153,9 +153,7 @@ def test_an_unknown_name_is_refused(tmp_path, at):
     assert refusal("tfds:cifarr10").endswith("not known to tfds: did you mean tfds:cifar10?")
     assert "tfds:xyzzyx is not prepared in" in refusal("tfds:xyzzyx")
     for name in ("", "a b", "../../etc"):
-        assert refusal(f"tfds:{name}").startswith(
-            f"tfds:{name}: expected tfds:NAME, with /CONFIG and :VERSION"
-        )
+        assert refusal(f"tfds:{name}").startswith(f"tfds:{name}: expected tfds:NAME[/CONFIG][:VERSION]")
 
 
 def test_another_version_is_not_prepared(prepared, at):
@@ -193,10 +191,10 @@ def as_tfrecord(prepared, tmp_path, shards=2):
 
 def test_tfrecord_gives_what_array_record_gives(prepared, tmp_path, at):
     at(prepared)
-    expected = registry.open("tfds:tiny_images")
+    expected = registry.open_dataset("tfds:tiny_images")
     as_tfrecord(prepared, tmp_path)
     at(tmp_path)
-    found = registry.open("tfds:tiny_images")
+    found = registry.open_dataset("tfds:tiny_images")
     assert found.classes == CLASSES
     for one, other in ((found.train, expected.train), (found.test, expected.test)):
         assert len(one) == len(other)
@@ -207,9 +205,9 @@ def test_tfrecord_gives_what_array_record_gives(prepared, tmp_path, at):
 
 def test_it_can_be_prepared_once_more_with_its_labels(prepared, tmp_path, at):
     at(prepared)
-    data = registry.open("tfds:tiny_images")
-    convert.convert(data, tmp_path / "out", place="tfds:tiny_images")
-    found = registry.open(str(tmp_path / "out"))
+    data = registry.open_dataset("tfds:tiny_images")
+    convert.convert(data, tmp_path / "out", name="tfds:tiny_images")
+    found = registry.open_dataset(str(tmp_path / "out"))
     assert [found.train[i] for i in range(20)] == [data.train[i] for i in range(20)]
     np.testing.assert_array_equal(found.train.label, lazy.labels(data.train))
 
@@ -222,10 +220,10 @@ def test_tfrecord_needs_no_tensorflow(prepared, tmp_path):
         "find = PathFinder.find_spec\n"
         "PathFinder.find_spec = lambda name, *rest: None if name == 'tensorflow' else find(name, *rest)\n"
         f"os.environ['TFDS_DATA_DIR'] = {str(tmp_path)!r}\n"
-        "from byov_jax.data import source\n"
-        "data = pickle.loads(pickle.dumps(source.open('tfds:tiny_images').train))\n"
+        "from byov_jax.data import registry\n"
+        "data = pickle.loads(pickle.dumps(registry.open_dataset('tfds:tiny_images').train))\n"
         "assert data[19].image.startswith(b'\\x89PNG')\n"
-        "assert source.load('tfds:tiny_images').train.image.shape == (20, 6, 4, 3)\n"
+        "assert registry.load_dataset('tfds:tiny_images').train.image.shape == (20, 6, 4, 3)\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
@@ -240,13 +238,13 @@ def test_damaged_tfrecord_is_told_in_one_line(prepared, tmp_path, at):
     whole = file.read_bytes()
     file.write_bytes(whole[:-5])
     assert refusal("tfds:tiny_images") == (
-        f"tfds:tiny_images: {file} is damaged: no record ends where the file does: prepare it again"
+        f"tfds:tiny_images: {file} is truncated or damaged: the last record is cut off: prepare it again"
     )
     write_tfrecord(file, [b"", b""])
-    assert refusal("tfds:tiny_images").endswith("holds 2 records, 10 were written: prepare it again")
+    assert refusal("tfds:tiny_images").endswith("holds 2 records, expected 10: prepare it again")
     file.unlink()
     with pytest.raises(FileNotFoundError, match=file.name):
-        registry.open("tfds:tiny_images")
+        registry.open_dataset("tfds:tiny_images")
 
 
 def test_other_formats_say_how_to_prepare_again(prepared, tmp_path, at):
@@ -256,7 +254,7 @@ def test_other_formats_say_how_to_prepare_again(prepared, tmp_path, at):
     (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "riegeli"}))
     message = refusal("tfds:tiny_images")
     assert message.startswith(
-        f"tfds:tiny_images lies in {folder} as riegeli, which cannot be read one by one: delete it, "
+        f"tfds:tiny_images is stored in {folder} as riegeli, which has no random access: delete it, "
         "or set TFDS_DATA_DIR to a new folder, and run pip install 'byov-jax[tf]' and then python -c"
     )
 

@@ -1,6 +1,6 @@
-"""Writes netcal_reference.json: what netcal says about every case of cases.py.
+"""Write netcal_reference.json: netcal's calibration errors of every case of cases.py.
 
-In an environment with netcal, which needs torch: python tests/evaluate/metrics/make_netcal_reference.py
+In an environment with netcal, which needs torch: python tests/evaluation/metrics/make_netcal_reference.py
 """
 
 import importlib.metadata

@@ -317,7 +317,7 @@ def test_the_error_of_the_ordered_metrics_is_within_its_bound(kind):
 
 def cells(probs) -> np.ndarray:
     """The cell of each row, of rows in the order of their confidence."""
-    cell = np.asarray(calibration._cell_of_each(jnp.asarray(probs[:, 0]), 15, 274))
+    cell = np.asarray(calibration._cell_index(jnp.asarray(probs[:, 0]), 15, 274))
     assert np.all(np.diff(cell) >= 0)
     assert np.all((cell >= 0) & (cell < 15 * 274))
     return cell
@@ -336,13 +336,13 @@ def bounds(cell, wrong) -> tuple[float, float]:
 
 def test_no_cell_is_wider_than_promised():
     confidence = np.linspace(0.001, 1, 200_001, dtype=np.float32)
-    cell = np.asarray(calibration._cell_of_each(jnp.asarray(confidence), 15, 274))
+    cell = np.asarray(calibration._cell_index(jnp.asarray(confidence), 15, 274))
     lowest, highest = (np.full(15 * 274, start) for start in (2.0, -2.0))
     np.minimum.at(lowest, cell, confidence)
     np.maximum.at(highest, cell, confidence)
     assert np.max(highest - lowest) < 1 / 2000
     near_one = 1 - np.float32(2) ** -np.arange(11, 18)
-    assert len(set(np.asarray(calibration._cell_of_each(jnp.asarray(near_one), 15, 274)))) == len(near_one)
+    assert len(set(np.asarray(calibration._cell_index(jnp.asarray(near_one), 15, 274)))) == len(near_one)
 
 
 def test_double_precision_stays():
@@ -378,14 +378,14 @@ def test_what_does_not_fit_is_refused():
             state.merge(other)
     with pytest.raises(ValueError, match="no metrics of 0 samples"):
         state.compute()
-    with pytest.raises(ValueError, match="classes must be a whole number, 2 or more, got 1"):
+    with pytest.raises(ValueError, match="classes must be an integer, 2 or more, got 1"):
         Calibration.init(1)
 
 
 @pytest.mark.parametrize(
     ("weights", "problem"),
     [
-        (np.ones(3, bool), r"weights must be \[64\] like the rows of probs, got \[3\]"),
+        (np.ones(3, bool), r"weights must be \[64\], one per row, got \[3\]"),
         (-np.ones(BATCH), "weights must be finite and not negative, got -1"),
         (np.full(BATCH, np.nan), "weights must be finite and not negative, got nan"),
         (np.full(BATCH, np.inf), "weights must be finite and not negative, got inf"),
