@@ -216,7 +216,7 @@ def save_probe(run_dir: str | Path, model: Model) -> None:
 
 
 def _read_probe(run: Path, step: int) -> LinearProbe | None:
-    file = run / run_directory.PROBE
+    file, remedy = run / run_directory.PROBE, "delete it, and `byov evaluate` fits another"
     if not file.is_file():
         return None
     try:
@@ -225,9 +225,11 @@ def _read_probe(run: Path, step: int) -> LinearProbe | None:
             return None  # the features it was fitted on have changed since
         return LinearProbe(**{name: jnp.asarray(arrays[name]) for name in LinearProbe._fields})
     except RunError as error:
-        raise RunError(f"{error}; delete it, and evaluate fits another") from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunError(f"{file} is no probe: {error}; delete it, and evaluate fits another") from None
+        raise RunError(f"{error}; {remedy}") from None
+    except KeyError as error:
+        raise RunError(f"{file} is not a probe: it has no array {error}; {remedy}") from None
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{file} is not a probe: {error}; {remedy}") from None
 
 
 def _example(config: Config) -> Batch:

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, one or several that make one run."""
+"""Run commands in processes of their own; several processes make one run."""
 
 import os
 import socket
@@ -7,25 +7,23 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-
-
 IMAGENET = ("-m", "experiments.imagenet")
 
 
 def start(config, workdir, *flags, processes=1, devices=1, programs=None):
-    """Starts a training in so many processes with so many devices each; returns the processes.
+    """Start a training and return its processes, with `devices` devices each.
 
-    `programs` are what Python is to run in each of them, if not the command.
+    `programs` are the arguments of Python in each process, by default those of the command.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = [f"--config={config}", f"--workdir={workdir}", *flags]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    together = []
+    started = []
     for process, program in enumerate(programs or [IMAGENET] * processes):
         one = [f"--coordinator=127.0.0.1:{port}", f"--processes={processes}", f"--process={process}"]
-        together.append(
+        started.append(
             subprocess.Popen(
                 [sys.executable, *program, *arguments, *(one if processes > 1 else [])],
                 cwd=ROOT,
@@ -35,17 +33,17 @@ def start(config, workdir, *flags, processes=1, devices=1, programs=None):
                 text=True,
             )
         )
-    return together
+    return started
 
 
-def wait(together, timeout=300):
-    """What each of the processes has said, and its exit code."""
-    said = [process.communicate(timeout=timeout)[0] for process in together]
-    return said, [process.returncode for process in together]
+def wait(started, timeout=300):
+    """Return the output of each process, and its exit code."""
+    outputs = [process.communicate(timeout=timeout)[0] for process in started]
+    return outputs, [process.returncode for process in started]
 
 
 def train(config, workdir, *flags, processes=1, devices=1):
-    """Trains to the end; returns what each process has said."""
-    said, codes = wait(start(config, workdir, *flags, processes=processes, devices=devices))
-    assert codes == [0] * processes, "\n".join(said)
-    return said
+    """Train to the end and return the output of each process."""
+    outputs, codes = wait(start(config, workdir, *flags, processes=processes, devices=devices))
+    assert codes == [0] * processes, "\n".join(outputs)
+    return outputs

@@ -341,9 +341,13 @@ BROKEN = {
     "missing": (shutil.rmtree, "is not a directory"),
     "no config": (lambda run: (run / "config.json").unlink(), "is not a run directory: it has no config"),
     "config cut": (lambda run: halve(run / "config.json"), "config.json cannot be read: "),
-    "config of no network": (
+    "config of an unknown encoder": (
         lambda run: set_config(run, encoder={"name": "cnn"}),
-        "config.json describes no network: config.encoder.name='cnn'",
+        "config.json is not a config of byov_jax: config.encoder.name='cnn' must be one of resnet, vit",
+    ),
+    "config of no network": (
+        lambda run: set_config(run, encoder={"heads": 3}),
+        "config.json describes no network: ",
     ),
     "config of another width": (
         lambda run: set_config(run, encoder={"width": 32}),
@@ -355,17 +359,20 @@ BROKEN = {
     ),
     "no checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "has no finished checkpoint"),
     "no checkpoint": (lambda run: empty(run / "checkpoints"), "has no finished checkpoint in checkpoints/"),
-    "no sound checkpoint": (
+    "no valid checkpoint": (
         lambda run: [halve(largest(step.rglob("*"))) for step in (run / "checkpoints").iterdir()],
-        "no checkpoint in ",
+        "no valid checkpoint in ",
     ),
     "probe of text": (
         lambda run: (run / "probe.npz").write_text("weight, bias"),
-        "probe.npz cannot be read: File is not a zip file; delete it",
+        "probe.npz cannot be read as .npz: File is not a zip file; delete it",
     ),
-    "probe cut": (lambda run: (write_probe(run), halve(run / "probe.npz")), "probe.npz cannot be read: "),
-    "probe without a step": (write_probe, "probe.npz cannot be read: 'step is not a file in the archive'"),
-    "probe of two steps": (lambda run: write_probe(run, step=np.ones(2)), "probe.npz cannot be read: "),
+    "probe cut": (
+        lambda run: (write_probe(run), halve(run / "probe.npz")),
+        "probe.npz cannot be read as .npz: ",
+    ),
+    "probe without a step": (write_probe, "probe.npz is not a probe: it has no array 'step'; delete it"),
+    "probe of two steps": (lambda run: write_probe(run, step=np.ones(2)), "probe.npz is not a probe: only "),
 }
 
 

@@ -30,6 +30,16 @@ from byov_jax.evaluation.suite.context import Progress
 from byov_jax.evaluation.suite.evaluator import Evaluator
 from byov_jax.training import run_directory
 
+INTEGERS = {
+    "seed": (0, "seed of draws and noise"),
+    "draws": (1, "weight draws per prediction"),
+    "shift_draws": (1, "the same under shifts"),
+    "shift_images": (1, "test images under each shift, chosen at random"),
+    "std_draws": (1, "draws for the std of the part alignment; the paper has 1000"),
+    "blocks": (0, "also probe the features of this many last blocks of a ViT"),
+}
+"""The options that are integers: the least value, and the meaning."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
@@ -61,71 +71,29 @@ def evaluate(
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the arguments of the command."""
     parser = command.parser("evaluate", __doc__)
-    default = Options()
+    defaults = Options()
     add = parser.add_argument
     add("--run", type=Path, required=True, metavar="DIR", help="the run directory")
-    add(
-        "--only",
-        default=",".join(PARTS),
-        metavar="PARTS",
-        help="parts, separated by commas (default: all)",
-    )
-    add(
-        "--baseline",
-        type=Path,
-        metavar="RUN",
-        help="another run, such as BYOL's, to report gains over",
-    )
+    add("--only", default=",".join(PARTS), metavar="PARTS", help="parts, separated by commas (default: all)")
+    add("--baseline", type=Path, metavar="RUN", help="another run, such as BYOL's, to report gains over")
     add("--supervised", type=Path, metavar="RUN", help="a supervised_bbb run, for the part alignment")
-    add(
-        "--data",
-        metavar="DATA",
-        help="fashion_mnist (embedded), a folder of IDX files, or an .npz file with "
-        "train_image, train_label, test_image, test_label (default: what the run was trained on)",
-    )
+    add("--data", metavar="DATA", help="labelled images, as in config.data.source (default: the run's own)")
     add("--ood", metavar="DATA", help="images of another kind, for the part ood")
-    add(
-        "--seed",
-        type=int,
-        default=default.seed,
-        help="seed of draws and noise (default: %(default)s)",
-    )
-    add("--draws", type=int, default=default.draws, help="weight draws per prediction (default: %(default)s)")
-    add(
-        "--shift_draws",
-        type=int,
-        default=default.shift_draws,
-        help="the same under shifts (default: %(default)s)",
-    )
-    add(
-        "--shift_images",
-        type=int,
-        default=default.shift_images,
-        help="test images under each shift, chosen at random (default: %(default)s)",
-    )
-    add(
-        "--std_draws",
-        type=int,
-        default=default.std_draws,
-        help="draws for the std of the part alignment; the paper has 1000 (default: %(default)s)",
-    )
-    add(
-        "--blocks",
-        type=int,
-        default=default.blocks,
-        help="also probe the features of this many last blocks of a ViT (default: %(default)s)",
-    )
+    for name, (_, meaning) in INTEGERS.items():
+        default = getattr(defaults, name)
+        add(f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})")
+    labels, features = ",".join(map(str, defaults.labels)), ",".join(defaults.features)
     add(
         "--labels",
-        default=",".join(map(str, default.labels)),
+        default=labels,
         metavar="FRACTIONS",
-        help="probe: also fit probes on these fractions of the labels (default: %(default)s; may be empty)",
+        help=f"probe: also fit probes on these fractions of the labels (default: {labels}; may be empty)",
     )
     add(
         "--features",
-        default=",".join(default.features),
+        default=features,
         metavar="NAMES",
-        help="probe: whose features, beside the student's (default: %(default)s)",
+        help=f"probe: whose features, beside the student's (default: {features})",
     )
     add("--refit", action="store_true", help="pruning: also fit a new probe on each pruned encoder (slow)")
     arguments = parser.parse_args(argv)
@@ -133,19 +101,17 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if unknown := [part for part in arguments.only if part not in PARTS]:
         parser.error(f"--only={unknown[0]}: expected parts among {', '.join(PARTS)}")
     arguments.features = tuple(arguments.features.split(","))
-    if unknown := [name for name in arguments.features if name not in default.features]:
-        parser.error(f"--features={unknown[0]}: expected names among {', '.join(default.features)}")
+    if unknown := [name for name in arguments.features if name not in defaults.features]:
+        parser.error(f"--features={unknown[0]}: expected names among {', '.join(defaults.features)}")
     try:
         arguments.labels = tuple(float(text) for text in arguments.labels.split(",") if text)
     except ValueError:
         parser.error(f"--labels={arguments.labels}: expected fractions separated by commas")
     if not all(0.0 < fraction < 1.0 for fraction in arguments.labels):
         parser.error(f"--labels={arguments.labels}: expected fractions above 0 and below 1")
-    for name in ("draws", "shift_draws", "shift_images", "std_draws"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name}={getattr(arguments, name)} must be at least 1")
-    if arguments.blocks < 0 or arguments.seed < 0:
-        parser.error("--blocks and --seed must not be negative")
+    for name, (least, _) in INTEGERS.items():
+        if getattr(arguments, name) < least:
+            parser.error(f"--{name}={getattr(arguments, name)} must be at least {least}")
     return arguments
 
 

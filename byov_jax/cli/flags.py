@@ -48,7 +48,7 @@ def load_config(name: str, changes: Sequence[str] = ()) -> Config:
         values = get_config(variant) if variant else get_config()
     except ValueError as error:
         raise ConfigError(f"--config={name}: {error}") from None
-    config = Config.parse(values).to_dict()
+    config = schema.validated(Config, values).to_dict()  # what depends on several keys is checked last
     for change in changes:
         key, _, text = change.partition("=")
         _set(config, key, text)
@@ -138,10 +138,10 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=100,
         metavar="SECONDS",
-        help="a process that is silent for so long counts as lost, and ends the others (100)",
+        help="a process that does not answer for this time counts as lost, and the others exit (100)",
     )
     parser.add_argument(
-        "--compilation_cache", metavar="DIR", help="keep compiled programs there: the next start is faster"
+        "--compilation_cache", metavar="DIR", help="cache compiled programs in DIR, for faster starts"
     )
 
 

@@ -4,14 +4,14 @@
     byov prepare --check=DIR
 
 The first command packs a folder of images, a folder with the original tar files of ImageNet, or tfds:NAME
-into some large files (ArrayRecord), which disks and networks read far faster than a million small ones.
-Images stay as they are, byte for byte. DIR then serves as --config.data.source. After an interruption the
-same command goes on; DIR is usable as soon as it holds dataset.json, which is written last.
+into ArrayRecord shards, which disks and networks read far faster than a million small files. Images are
+copied byte for byte. DIR is then a value of --config.data.source. After an interruption the same command
+resumes; dataset.json, which makes DIR usable, is written last.
 
-The second reads a data set of any kind (a prepared one, a folder, tar files, tfds:NAME ...) from beginning to
-end: it counts images and labels, compares checksums, decodes every image, and names what is wrong.
+The second command reads a whole data set of any kind (a prepared one, a folder, tar files, tfds:NAME ...): it
+counts images and labels, verifies checksums, decodes every image, and lists all problems.
 
-Exit codes: 0 done and nothing is wrong, 1 the check found something, 2 wrong input, 130 interrupted.
+Exit codes: 0 done and no problems found, 1 the check found problems, 2 wrong input, 130 interrupted.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from byov_jax.data.dataset import SourceDataset
 from byov_jax.errors import RunError
 
 SHOWN = 20
-"""Of many classes or problems so many are listed."""
+"""Most classes or problems that are listed."""
 
-_PAUSE = 10.0  # seconds between lines where there is no terminal
+_PAUSE = 10.0  # seconds between two lines without a terminal
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     arguments = _arguments(argv)
 
     def work() -> int:
@@ -48,52 +48,50 @@ def main(argv: list[str] | None = None) -> int:
         except ValueError as error:
             raise RunError(str(error)) from None
 
-    return command.run("prepare", work, "interrupted; the same command goes on with what is missing")
+    return command.run("prepare", work, "interrupted; the same command resumes")
 
 
-def prepare(place: str, out: Path, shard_size: int) -> None:
-    """Writes the shards, and says how many."""
-    records = registry.open_dataset(place)
-    with _progress("prepare", len(records.train) + len(records.test)) as tell:
-        about = convert.convert(records, out, name=place, shard_size=shard_size, progress=tell)
+def prepare(source: str, out: Path, shard_size: int) -> None:
+    """Write the shards and print their number."""
+    data = registry.open_dataset(source)
+    with _progress("prepare", len(data.train) + len(data.test)) as report:
+        about = convert.convert(data, out, name=source, shard_size=shard_size, progress=report)
     files = sum(len(split["shards"]) for split in about["splits"].values())
     images = " and ".join(f"{count:,} {split}" for split, count in about["images"].items())
     print(f"{out}: {images} images in {files:,} files; byov prepare --check={out}")
 
 
-def check(place: str) -> int:
-    """Reads the whole data set, prints what it holds and what is wrong; 1 if anything is."""
-    records = registry.open_dataset(place)
-    print(f"{place}: {records.description}")
-    problems = _damaged_files(records)
-    for split, images in (("train", records.train), ("test", records.test)):
+def check(source: str) -> int:
+    """Read a whole data set, print its contents and problems, and return the exit code."""
+    data = registry.open_dataset(source)
+    print(f"{source}: {data.description}")
+    problems = _damaged_files(data)
+    for split, images in (("train", data.train), ("test", data.test)):
         label = []
-        with _progress(split, len(images)) as tell:
-            for part in verify.check_images(images, len(records.classes)):
+        with _progress(split, len(images)) as report:
+            for part in verify.check_images(images, len(data.classes)):
                 label.append(part.label)
                 problems += part.problems
-                tell(sum(map(len, label)))
-        print(f"{split}: {len(images):,} images{_classes(np.concatenate(label), records.classes)}")
+                report(sum(map(len, label)))
+        print(f"{split}: {len(images):,} images{_classes(np.concatenate(label), data.classes)}")
     for problem in problems[:SHOWN]:
         print(problem, file=sys.stderr)
     if len(problems) > SHOWN:
         print(f"... and {len(problems) - SHOWN:,} more", file=sys.stderr)
-    print(f"{len(problems):,} problems" if problems else "nothing is wrong")
+    print(f"{len(problems):,} problems" if problems else "no problems found")
     return command.EXIT_FAILED if problems else 0
 
 
-def _damaged_files(records: SourceDataset) -> list[str]:
-    found = [
-        problem for images in (records.train, records.test) for problem in verify.check_checksums(images)
-    ]
-    problems = [problem for problem in found if problem is not None]
-    if found:
-        print(f"checksums: {len(found) - len(problems):,} of {len(found):,} files are as they were written")
+def _damaged_files(data: SourceDataset) -> list[str]:
+    checked = [problem for images in (data.train, data.test) for problem in verify.check_checksums(images)]
+    problems = [problem for problem in checked if problem is not None]
+    if checked:
+        print(f"checksums: {len(checked) - len(problems):,} of {len(checked):,} files are unchanged")
     return problems
 
 
 def _classes(label: np.ndarray, classes: tuple[str, ...]) -> str:
-    """How many images the classes have: each of a few, the extremes of many."""
+    """Format the number of images of each class, or of the smallest and the largest of many classes."""
     if not classes:
         return ", no labels"
     counts = verify.class_counts(label, len(classes))
@@ -106,7 +104,7 @@ def _classes(label: np.ndarray, classes: tuple[str, ...]) -> str:
 
 @contextmanager
 def _progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function to tell how many images are done: a bar on a terminal, a line now and then elsewhere."""
+    """Yield a function that shows the number of finished images, in a bar on a terminal, else in lines."""
     if sys.stderr.isatty():
         with tqdm(total=total, desc=label, unit=" images", dynamic_ncols=True) as bar:
 
@@ -115,30 +113,30 @@ def _progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
             yield move
         return
-    spoken = time.monotonic()
+    printed = time.monotonic()
 
-    def tell(done: int) -> None:
-        nonlocal spoken
-        if time.monotonic() - spoken > _PAUSE:
-            spoken = time.monotonic()
+    def report(done: int) -> None:
+        nonlocal printed
+        if time.monotonic() - printed > _PAUSE:
+            printed = time.monotonic()
             print(f"{label}: {done:,} of {total:,} images", flush=True)
 
-    yield tell
+    yield report
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = command.parser("prepare", __doc__)
     add = parser.add_argument
-    add("--source", metavar="FOLDER", help="what to prepare: images, the tar files of ImageNet, tfds:NAME")
+    add("--source", metavar="FOLDER", help="a folder of images, the tar files of ImageNet, or tfds:NAME")
     add("--out", type=Path, metavar="DIR", help="the folder to write, new or of the same command")
     add(
         "--shard_size",
         type=int,
         default=convert.SHARD_SIZE,
         metavar="N",
-        help="images in a file (%(default)s)",
+        help="images per file (%(default)s)",
     )
-    add("--check", metavar="SOURCE", help="the data set to check, instead of preparing one")
+    add("--check", metavar="SOURCE", help="check this data set instead")
     arguments = parser.parse_args(argv)
     if (arguments.check is None) == (arguments.source is None):
         parser.error("give either --source=FOLDER and --out=DIR, or --check=SOURCE")

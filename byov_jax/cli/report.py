@@ -1,14 +1,14 @@
-"""One page with every figure of some runs.
+"""Draw the figures of some runs on one HTML page.
 
     byov report RUN [RUN ...] --out=report.html [--baseline=RUN]
 
-A RUN is a run directory, as training and `byov evaluate` leave it, or a folder of them (a sweep). The
-page needs no network and no other file: summary with intervals, prior x beta over seeds, training curves,
-sigma and signal-to-noise ratio by layer, reliability diagrams, shifts, pruning, how many draws are enough,
-latent variance, alignment with a supervised run, and the images that a run is most and least certain of.
-Beside it, in report_figures/, lies each figure as PNG and SVG and its numbers as CSV.
+A RUN is a run directory that was trained and evaluated, or a folder of them (a sweep). The page is
+self-contained: summary with intervals, prior x beta over seeds, training curves, sigma and signal-to-noise
+ratio by layer, reliability diagrams, shifts, pruning, convergence over draws, latent variance, alignment with
+a supervised run, and the images that a run is most and least certain of. The folder report_figures/, next to
+the page, has each figure as PNG and SVG, and its numbers as CSV.
 
-What was not measured is not drawn: the page lists it, with the command that measures it. To have everything:
+The page lists what was not measured, with the command that measures it. To measure everything:
 
     byov evaluate --run=runs/byov --baseline=runs/byol --supervised=runs/supervised_bbb
     byov report runs/byov runs/byol runs/supervised_bbb --out=report.html
@@ -23,7 +23,7 @@ from byov_jax.cli import command
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
+    """Run the command and return its exit code."""
     arguments = _arguments(argv)
 
     def work() -> None:

@@ -5,8 +5,8 @@ r"""Train and evaluate a grid of runs: prior x beta x where x seed.
     byov sweep --config=imagenet:vit_b16 --workdir=DIR --grid=paper
 
 Runs are trained one after another, each in a directory of its own, such as
-runs/sweep/byov-standard-beta0to0.3-all-seed0. The same command resumes an interrupted sweep: finished runs are
-skipped, unfinished ones resumed. A run that fails is reported in one line, its traceback written to
+runs/sweep/byov-standard-beta0to0.3-all-seed0. The same command resumes an interrupted sweep: finished runs
+are skipped, unfinished ones resumed. A run that fails is reported in one line, its traceback written to
 RUN/error.txt, and the others continue. At the end runs/sweep/summary.md and summary.csv have a row for every
 setting: mean over seeds, and a 95% interval. Then:
 

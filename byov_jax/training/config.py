@@ -1,7 +1,8 @@
 """The config of a training: every key with its type, range, default and meaning, defined once.
 
-From these classes come the checks, the error lines, `train --help` and the table in docs/config.md. A config
-file returns any mapping, such as an `ml_collections.ConfigDict`; `Config.parse` makes it complete and frozen.
+From these classes come the checks, the error lines, `train --help` and the table in docs/training.md. A
+config file returns any mapping, such as an `ml_collections.ConfigDict`; `Config.parse` makes it complete and
+frozen.
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ class Data(Section):
 class ViT(Section):
     """A vision transformer."""
 
-    name: Literal["vit"] = setting("vit", "vit or resnet")
+    name: Literal["vit"] = setting("vit", "a vision transformer or a residual network")
     size: str = argument("a standard size and patch, such as B/16, instead of patch, width, depth and heads")
     patch: int = argument("side of a patch in pixels", ge=1)
     width: int = argument("features per token", ge=1)
@@ -72,7 +73,7 @@ class ViT(Section):
 class ResNet(Section):
     """A residual network."""
 
-    name: Literal["resnet"] = setting("resnet", "vit or resnet")
+    name: Literal["resnet"] = setting("resnet", "a vision transformer or a residual network")
     depth: int = argument("18 or 50", ge=1)
     stages: tuple[int, ...] = argument("blocks per stage, instead of those of the depth", min_length=1)
     bottleneck: bool = argument("1x1, 3x3, 1x1 blocks, instead of those of the depth")
@@ -126,7 +127,7 @@ class Optimizer(Section):
 class AdamW(Optimizer):
     """The optimizer of the ViT recipes."""
 
-    name: Literal["adamw"] = setting("adamw", "adamw or lars")
+    name: Literal["adamw"] = setting("adamw", "the optimizer of the means")
     b1: float = argument("decay of the first moment", ge=0, lt=1)
     b2: float = argument("decay of the second moment", ge=0, lt=1)
     eps: float = argument("added to the root of the second moment", gt=0)
@@ -135,7 +136,7 @@ class AdamW(Optimizer):
 class Lars(Optimizer):
     """The optimizer of BYOL's ResNet-50."""
 
-    name: Literal["lars"] = setting("lars", "adamw or lars")
+    name: Literal["lars"] = setting("lars", "the optimizer of the means")
     momentum: float = argument("heavy-ball momentum", ge=0, lt=1)
     trust_coefficient: float = argument("eta in eta * |w| / |g|", gt=0)
 
@@ -152,15 +153,15 @@ class Guard(Section):
 class Keep(Section):
     """Which checkpoints are kept."""
 
-    last: int = setting(3, "the newest ones", ge=1, may_change=True)
-    every: int = setting(0, "and all whose step is a multiple of this; 0 for none", ge=0, may_change=True)
+    last: int = setting(3, "number of newest checkpoints to keep", ge=1, may_change=True)
+    every: int = setting(0, "also keep all multiples of this step; 0: none", ge=0, may_change=True)
 
 
 class Config(Section):
     """Everything that decides a run."""
 
     method: Literal["byol", "byov", "supervised", "supervised_bbb"] = setting("byov", "the training method")
-    seed: int = setting(0, "decides everything random", ge=0, lt=2**32)
+    seed: int = setting(0, "seed of everything random", ge=0, lt=2**32)
     steps: int = setting(1000, "optimizer steps of the whole training", ge=1)
     batch_size: int = setting(256, "images per step, over all devices", ge=1)
     accumulate: int = setting(1, "micro-batches per step; they divide batch_size", ge=1)
@@ -174,7 +175,7 @@ class Config(Section):
     views: Views = Views()
     optimizer: Annotated[AdamW | Lars, Field(discriminator="name")] = AdamW()
     prior: Literal["standard", "teacher_mean", "teacher_moments"] = setting(
-        "standard", "what the KL is taken to"
+        "standard", "the distribution that the KL regularises the posterior towards"
     )
     where: str = setting(
         "all", "Bayesian parameters: all, no_conv, linear_only, or a regular expression on paths"
@@ -197,7 +198,7 @@ class Config(Section):
     monitor_every: int = setting(0, "steps between two evaluations on held-out images; 0 for an epoch", ge=0)
     save_every: int = setting(
         0,
-        "steps that a kill may cost at most; two checkpoints are written in them; 0 for an epoch",
+        "most steps that a kill costs; two checkpoints are written in them; 0 for an epoch",
         ge=0,
         may_change=True,
     )

@@ -93,7 +93,7 @@ class Key(NamedTuple):
 
 def keys(kind: type[Section]) -> list[Key]:
     """List all keys, section by section."""
-    return list({key.name: key for key in _keys(kind, "")}.values())
+    return list(_keys(kind, ""))
 
 
 def require(key: str, value: Any, valid: bool, allowed: str) -> None:
@@ -105,13 +105,32 @@ def require(key: str, value: Any, valid: bool, allowed: str) -> None:
 def _keys(section: type[Section], prefix: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         members = _sections(field)
-        for member in members:
-            yield from _keys(member, f"{prefix}{name}.")
-        if not members:
+        if len(members) > 1:
+            yield from _keys_of_choices(members, f"{prefix}{name}.", field.default.name)
+        elif members:
+            yield from _keys(members[0], f"{prefix}{name}.")
+        else:
             extra = typing.cast(dict, field.json_schema_extra)
             default = "" if field.default is None else str(field.default)
             allowed = ", ".join(text for text in (_kind(field), _limits(field)) if text)
             yield Key(prefix + name, allowed, default, field.description or "", extra["may_change"])
+
+
+def _keys_of_choices(members: list[type[Section]], prefix: str, default: str) -> Iterator[Key]:
+    """List the keys of sections of which a config has one, each key once, with the sections that have it."""
+    choices: dict[str, dict[str, Key]] = {}
+    for member in members:
+        for key in _keys(member, prefix):
+            choices.setdefault(key.name, {})[member.model_fields["name"].default] = key
+    for name, found in choices.items():
+        key = next(iter(found.values()))
+        if name == f"{prefix}name":
+            yield key._replace(allowed=f"one of {', '.join(sorted(found))}", default=default)
+        elif len(found) == len(members) and len({key.meaning for key in found.values()}) == 1:
+            yield key
+        else:
+            meanings = (f"{choice}: {key.meaning}" for choice, key in found.items())
+            yield key._replace(meaning="; ".join(meanings))
 
 
 def _sections(field: FieldInfo) -> list[type[Section]]:
@@ -172,7 +191,8 @@ def _kind(field: FieldInfo) -> str:
         return ""
     if typing.get_origin(field.annotation) is tuple:
         return "numbers separated by commas"
-    return {bool: "True or False", int: "an integer", float: "a finite number", str: "a string"}[kinds[0]]
+    name = {bool: "True or False", int: "an integer", float: "a finite number", str: "a string"}[kinds[0]]
+    return f"{name} or None" if type(None) in typing.get_args(field.annotation) else name
 
 
 def _limits(field: FieldInfo) -> str:

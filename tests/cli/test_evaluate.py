@@ -47,7 +47,7 @@ def write_run(run, method, data):
         {
             "method": method,
             "steps": 5,
-            "log_var": -6.0,
+            "log_var": -12.0,  # the probabilities vary smoothly over the draws
             "data": {"source": str(data), "size": 60, "image": (28, 28, 1), "classes": CLASSES},
             "encoder": {
                 "name": "vit",
@@ -111,7 +111,9 @@ def test_every_part_is_measured(evaluated):
         assert "accuracy with a refitted probe" in curve[-1]
     assert {"encoder", "projector", "predictor"} <= set(parts["latent"])
     assert -1 <= parts["alignment"]["pearson"]["value"] <= 1
-    assert parts["layers"]["encoder/patch_embedding/kernel"]["sigma_mean"] == pytest.approx(np.exp(-3.0))
+    assert parts["layers"]["encoder/patch_embedding/kernel"]["sigma_mean"] == pytest.approx(
+        np.exp(-6.0), rel=1e-4
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Preparing and checking data sets as a user does it: what is said, what is found, and exit codes."""
+"""`byov prepare`: output, problems that --check finds, exit codes, interruption."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def error_of(capsys, *arguments) -> str:
     return error.removeprefix("prepare: ").strip()
 
 
-def test_it_says_what_it_wrote_and_how_to_check_it(folder, tmp_path, capsys):
+def test_it_prints_what_it_wrote_and_how_to_check_it(folder, tmp_path, capsys):
     assert prepare.main([f"--source={folder}", f"--out={tmp_path / 'out'}", "--shard_size=5"]) == 0
     assert capsys.readouterr().out == (
         f"{tmp_path / 'out'}: 12 train and 5 test images in 4 files; "
@@ -61,11 +61,11 @@ def test_a_good_data_set_passes_the_check(kind, folder, prepared, tmp_path, caps
     assert prepare.main([f"--check={place}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{place}: 3 classes; test images from ")
-    assert ("checksums: 4 of 4 files are as they were written" in lines) == (kind == "prepared")
+    assert ("checksums: 4 of 4 files are unchanged" in lines) == (kind == "prepared")
     assert lines[-3:] == [
         "train: 12 images of 3 classes: n01440764 (3), n01443537 (5), n02084071 (4)",
         "test: 5 images of 3 classes: n01440764 (2), n01443537 (1), n02084071 (2)",
-        "nothing is wrong",
+        "no problems found",
     ]
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_shard_is_found(prepared, capsys):
     shard.write_bytes(content)
     assert prepare.main([f"--check={prepared}"]) == 1
     output = capsys.readouterr()
-    assert "checksums: 3 of 4 files are as they were written" in output.out
+    assert "checksums: 3 of 4 files are unchanged" in output.out
     assert f"{shard} is damaged: its SHA-256 is not that of dataset.json" in output.err
     shard.unlink()
     assert prepare.main([f"--check={prepared}"]) == 1
@@ -166,7 +166,7 @@ def test_wrong_places_are_refused_and_nothing_is_written(folder, prepared, tmp_p
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_goes_on(tmp_path):
+def test_after_a_kill_it_resumes(tmp_path):
     photo = photos.encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
     for i in range(3000):
         (tmp_path / "photos").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The report as a user runs it: the page, its help, and what it refuses."""
+"""`byov report`: the page, its help, and wrong inputs."""
 
 import pytest
 from report.synthetic import write_run

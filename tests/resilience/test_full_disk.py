@@ -13,7 +13,7 @@ from trainings import DATA, assert_same, lines, prepared, state, stopping
 from byov_jax import files
 from byov_jax.checkpoints import checkpointer, integrity, store
 from byov_jax.errors import TrainingError
-from byov_jax.training import callbacks, metrics_log, run_directory, session
+from byov_jax.training import callbacks, metrics_log, recorder, run_directory
 from byov_jax.training import trainer as runs
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -23,7 +23,7 @@ PLAN = {"save_every": 4, "keep": {"last": 2}}
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(session, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(recorder, "PAUSES", (0.01, 0.01))
 
 
 @pytest.fixture(scope="module")

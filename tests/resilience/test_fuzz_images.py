@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from byov_jax.data.loading import crops, lazy, pipeline
 from byov_jax.data.dataset import Record, read_image
+from byov_jax.data.loading import crops, lazy, pipeline
 from byov_jax.errors import ImageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Pillow warns of damage that it can live with

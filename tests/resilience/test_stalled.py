@@ -41,7 +41,7 @@ def test_the_stage_is_named(stage, whole, tmp_path, programs, monkeypatch):
     config, stall = prepared(watchdog=0.05), Stall(STAGES[stage])
     if not whole.exists():
         runs.train(config, DATA, whole)
-    resident, runner = runs.feed.resident, programs(config)
+    resident, runner = runs.feed.from_memory, programs(config)
     step, count = runner.step, []
 
     def stalling_images(*arguments, **options):

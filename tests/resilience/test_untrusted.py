@@ -115,7 +115,7 @@ def test_nothing_is_unpickled(run, tmp_path):
     for place in (run / run_directory.PROBE, run / run_directory.ARRAYS / "calibration.npz"):
         place.parent.mkdir(exist_ok=True)
         np.savez(place, **arrays)
-    with pytest.raises(RunError, match=r"probe\.npz cannot be read: Object arrays cannot be loaded"):
+    with pytest.raises(RunError, match=r"probe\.npz cannot be read as \.npz: Object arrays cannot be loaded"):
         byov_jax.load(run)
     with pytest.raises(RunError, match=r"calibration\.npz cannot be read as \.npz: Object arrays cannot"):
         reported.read(run).arrays("calibration")

@@ -1,12 +1,11 @@
 """Sources that behave like arrays, for evaluation: central crops and labels, read when indexed."""
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Int, Int32
 
 from byov_jax.data.dataset import Record, Source, read_image
 from byov_jax.data.loading import crops
@@ -122,19 +121,3 @@ def labels(source: Source) -> Int32[np.ndarray, "n"] | LazyLabels:
     """Return the labels of all images, -1 for none; `LazyLabels` if the source must be read to know them."""
     known = getattr(source, "label", None)
     return LazyLabels(source) if known is None else known
-
-
-def padded(
-    count: int, batch: int, rows: Int[np.ndarray, "rows"] | None = None
-) -> Iterator[tuple[Int[np.ndarray, "rows"], Bool[np.ndarray, "rows"]]]:
-    """Yield (indices, mask) of equal batches that contain each of `count` images once; the last is padded.
-
-    Args:
-      count: number of images.
-      batch: size of the global batch.
-      rows: the rows of the global batch that this host reads, all by default.
-    """
-    rows = np.arange(batch) if rows is None else rows
-    for start in range(0, count, batch):
-        positions = start + rows
-        yield np.minimum(positions, count - 1), positions < count

@@ -1,4 +1,4 @@
-"""Calibration on clean images: with the mean weights, with draws, with the teacher."""
+"""Measure calibration on clean images: with the mean weights, with draws, with the teacher."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from byov_jax.evaluation.suite.results import Result, gain, metrics
 
 RESAMPLES = 1000
 EXAMPLES = 12
-"""How many of the most certain test images are kept to be looked at, and how many of the least certain."""
+"""How many of the most certain and of the least certain test images the report shows."""
 
 
 def measure_calibration(context: Context) -> Result:
-    """Accuracy and calibration on the clean test images, with the mean weights and with draws."""
+    """Measure accuracy and calibration on the clean test images."""
     label = context.data.test.label
     counts = bootstrap.counts(context.key("resamples"), len(label), RESAMPLES)
     measured = shift.calibration(context.predictions, label, counts)
@@ -61,7 +61,7 @@ def measure_calibration(context: Context) -> Result:
 
 
 def examples(entropy: np.ndarray, image: Pixels) -> dict[str, np.ndarray]:
-    """The images with the least and the greatest entropy, of equal ones the earlier.
+    """Return the images with the least and the greatest entropy; ties go to the earlier one.
 
     Args:
       entropy: of the mean prediction, [n].

@@ -1,4 +1,4 @@
-"""What weight draws tell: how many are enough, where they differ, and whether another model agrees."""
+"""Measure weight draws: convergence, latent variance, alignment with a supervised model."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ RESAMPLES = 1000
 
 
 def measure_convergence(context: Context) -> Result:
-    """How many draws are enough."""
+    """Measure how many draws are enough."""
     if not context.model.bayesian:
         return Result({"draws enough": 1, "reason": "the model has no posterior: every draw is the same"}, {})
     images = context.sample_images(256).image
@@ -34,7 +34,7 @@ def measure_convergence(context: Context) -> Result:
 
 
 def measure_latent(context: Context) -> Result:
-    """Latent variance after encoder, projector and predictor against the strength of Gaussian noise."""
+    """Measure latent variance at every tap against the strength of Gaussian noise."""
     if not context.model.bayesian:
         return Result({"reason": "the model has no posterior: its latent variance is 0"}, {})
     images = context.sample_images(64).image
@@ -56,7 +56,7 @@ def measure_latent(context: Context) -> Result:
 
 
 def measure_alignment(context: Context) -> Result:
-    """Does the model doubt the images that a supervised Bayesian model doubts?"""
+    """Measure the correlation of the predictive std with that of a supervised Bayesian model."""
     if context.reference is None:
         return Result({"reason": "no supervised run was given: --supervised=RUN"}, {})
     if not context.model.bayesian:
@@ -70,7 +70,10 @@ def measure_alignment(context: Context) -> Result:
         )
         stds.append(predicted.std)
         context.tick(3)
-    found = alignment.align(context.key("resamples"), stds[0], stds[1], RESAMPLES)
+    try:
+        found = alignment.align(context.key("resamples"), stds[0], stds[1], RESAMPLES)
+    except ValueError as error:  # a classifier whose draws all saturate has the same std everywhere
+        return Result({"reason": f"the predictive stds have no correlation: {error}"}, {})
     context.tick(3)
     numbers = {
         "images": len(images.label),

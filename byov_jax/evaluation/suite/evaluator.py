@@ -32,7 +32,7 @@ COMPARED = ("calibration", "shift")
 def evaluate(
     model: Model,
     data: Dataset,
-    parts: Iterable[str] | None = None,
+    parts: str | Iterable[str] | None = None,
     *,
     baseline: Model | None = None,
     supervised: Model | None = None,
@@ -45,7 +45,7 @@ def evaluate(
     Args:
       model: a trained model; without a classifier, a linear probe is fitted on the training images.
       data: labelled images that the model takes; the test split is measured.
-      parts: names in `PARTS`; all of them if None.
+      parts: a name in `PARTS`, or several; all of them if None.
       baseline: another model, such as BYOL's, to report gains over.
       supervised: a supervised Bayesian model, for the part "alignment".
       ood: images of another kind, for the part "ood".
@@ -56,7 +56,7 @@ def evaluate(
       What `byov evaluate` writes to evaluation.json.
     """
     options = options or Options()
-    chosen = list(PARTS if parts is None else parts)
+    chosen = [parts] if isinstance(parts, str) else list(PARTS if parts is None else parts)
     if unknown := [part for part in chosen if part not in PARTS]:
         raise ValueError(f"parts={unknown[0]!r}: expected some of {', '.join(PARTS)}")
     evaluator = Evaluator(model, data, supervised=supervised, ood=ood, options=options, progress=progress)

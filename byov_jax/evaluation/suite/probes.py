@@ -1,4 +1,4 @@
-"""What frozen features are worth: linear and nearest-neighbour classifiers."""
+"""Measure frozen features: linear and nearest-neighbour classifiers."""
 
 import math
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from byov_jax.evaluation.suite.results import Result
 
 NEIGHBOURS = (20, 200)
 MOST_PIXELS = 2**14
-"""A linear classifier on more values than this is too large to be fitted on raw pixels."""
+"""Raw pixels of larger images get no linear classifier."""
 
 
 def measure_probes(context: Context) -> Result:
-    """Linear and nearest-neighbour classifiers on frozen features, with all labels and with few."""
+    """Fit linear and nearest-neighbour classifiers on frozen features, with all labels and with few."""
     model, data = context.model, context.data
     predicted = context.predictions
     fractions, chosen = context.options.labels, context.options.features

@@ -1,4 +1,4 @@
-"""Shifted and unfamiliar images: how calibrated the model stays, and whether it notices."""
+"""Measure calibration and detection under distribution shift and on out-of-distribution images."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ RESAMPLES = 200
 
 
 def measure_shift(context: Context) -> Result:
-    """Calibration under twelve shifts in five severities, and whether the model notices them."""
+    """Measure calibration under twelve shifts in five severities, and how well uncertainty detects them."""
     images = context.sample_images(context.options.shift_images)
     q, apply = context.model.classifier()
     counts = bootstrap.counts(context.key("resamples"), len(images.label), RESAMPLES)
@@ -54,7 +54,7 @@ def measure_shift(context: Context) -> Result:
 
 
 def measure_ood(context: Context) -> Result:
-    """Does it tell images of another kind from those it knows?"""
+    """Measure how well uncertainty detects noise, textures and other images."""
     known = context.sample_images(context.options.shift_images)
     count, shape = len(known.label), known.image.shape[1:]
     rng = np.random.default_rng(context.options.seed)
@@ -79,7 +79,7 @@ def measure_ood(context: Context) -> Result:
 
 
 def textures(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Smooth random patterns, uint8: unlike clothes and animals, yet with the statistics of surfaces."""
+    """Return smooth random patterns, uint8, whose spectrum falls off as that of natural textures."""
     height, width, channels = shape
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
     frequency[0, 0] = np.inf

@@ -1,4 +1,4 @@
-"""The weights themselves: how many of them are needed, and how certain each layer is."""
+"""Measure the weights: accuracy under pruning, sigma and signal-to-noise ratio by layer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from byov_jax.model import Model
 
 
 def measure_pruning(context: Context) -> Result:
-    """Accuracy against the fraction of weights kept, without retraining the encoder."""
+    """Measure accuracy against the fraction of weights kept, without retraining the encoder."""
     model, data = context.model, context.data
     q, test = model.posterior, context.sample_images(1000)
 
@@ -47,7 +47,7 @@ def _accuracy(model: Model, images: Images) -> float:
 
 
 def measure_layers(context: Context) -> Result:
-    """Mean and maximum of sigma and of the signal-to-noise ratio, layer by layer."""
+    """Return the mean and maximum of sigma and of the signal-to-noise ratio of every layer."""
     if not context.model.bayesian:
         return Result({"reason": "the model has no posterior"}, {})
     layers = layer_statistics(context.model.posterior)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from byov_jax.data.dataset import ArraySource, Record
 from byov_jax.data.loading import crops
-from byov_jax.data.loading.lazy import LazyImages, labels, padded
+from byov_jax.data.loading.lazy import LazyImages, labels
 from byov_jax.errors import ImageError
 
 RNG = np.random.default_rng(0)
@@ -101,21 +101,3 @@ def test_labels_that_are_known_are_not_read():
 
     known = np.array([2, 0, 1], np.int32)
     np.testing.assert_array_equal(labels(Closed(np.zeros((3, 2, 2, 1), np.uint8), known, "memory")), known)
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 4])
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 40])
-def test_every_image_counts_exactly_once(count, hosts):
-    shares = [list(padded(count, 8, rows)) for rows in np.split(np.arange(8), hosts)]
-    assert {len(share) for share in shares} == {-(-count // 8)}  # every host takes part in every batch
-    seen = np.concatenate([indices[mask] for share in shares for indices, mask in share])
-    np.testing.assert_array_equal(np.sort(seen), np.arange(count))
-    for indices, mask in (batch for share in shares for batch in share):
-        assert indices.shape == mask.shape == (8 // hosts,)
-        assert 0 <= indices.min() <= indices.max() < count
-
-
-def test_batches_are_in_order():
-    found = list(padded(5, 3))
-    assert [indices.tolist() for indices, _ in found] == [[0, 1, 2], [3, 4, 4]]
-    assert [mask.tolist() for _, mask in found] == [[True, True, True], [True, True, False]]
