@@ -3,10 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help quickstart test lint benchmark docs clean
+# The tests that compile little: what a developer runs between two edits.
+FAST := tests/test_package.py tests/bayes tests/images tests/data/sources tests/data/loading/test_order.py \
+  tests/data/test_dataset.py tests/data/test_registry.py tests/checkpoints tests/evaluation/metrics \
+  tests/methods/test_schedules.py tests/methods/test_teacher.py tests/training/test_config.py \
+  tests/training/test_build.py tests/training/test_run_directory.py tests/training/test_metrics_log.py \
+  tests/cli/test_flags.py tests/planner/test_hlo.py tests/report/test_aggregate.py tests/report/test_formatting.py
+
+.PHONY: help quickstart test test-fast lint benchmark docs clean
 help:
 	@echo "make quickstart   train on embedded images, measure, compare, and write a page to look at"
 	@echo "make test         lint, type check and every test"
+	@echo "make test-fast    lint, type check and the tests that take no long compilation, in two minutes"
 	@echo "make benchmark    BYOV over BYOL: step time, compile time, memory; draws over forward passes"
 	@echo "make docs         build the documentation into site/"
 	@echo "make clean        remove the environment and the caches"
@@ -16,6 +24,9 @@ quickstart: $(VENV)/.runtime
 
 test: lint
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile
+
+test-fast: lint
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile -m "not slow" -q --durations=0 $(FAST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

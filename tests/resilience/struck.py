@@ -31,14 +31,14 @@ def struck(work, at=1):
 
 
 def in_a_step(at):
-    build = runs.parallel.runner
+    build = runs.build.runner
 
     def runner(*arguments, **options):
         built = build(*arguments, **options)
         built.step = struck(built.step, at)
         return built
 
-    runs.parallel.runner = runner
+    runs.build.runner = runner
 
 
 def looking():

@@ -84,7 +84,7 @@ def test_a_run_goes_on_where_its_data_have_moved_to(whole, photos, tmp_path):
     config, data = prepared(moved)
     assert runs.train(config, data, workdir) == (STEPS, 0)
     assert_same(workdir, whole[0])
-    assert run_directory.read_config(workdir)["data"]["source"] == str(moved)  # evaluate looks there
+    assert run_directory.read_config(workdir).data.source == str(moved)  # evaluate looks there
 
     (moved / "train/a/0.jpg").unlink()
     with pytest.raises(

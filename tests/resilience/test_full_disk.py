@@ -13,7 +13,7 @@ from trainings import DATA, assert_same, lines, prepared, state, stopping
 from byov_jax import files
 from byov_jax.checkpoints import checkpointer, integrity, store
 from byov_jax.errors import TrainingError
-from byov_jax.training import callbacks, metrics_log, recorder, run_directory
+from byov_jax.training import callbacks, recorder, run_directory
 from byov_jax.training import trainer as runs
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -106,7 +106,7 @@ def test_if_nothing_could_ever_be_saved_it_says_that(tmp_path, monkeypatch):
 
 
 def test_lines_wait_until_there_is_room(whole, tmp_path, monkeypatch):
-    disk = Disk(monkeypatch, metrics_log, "append", full=(3, 4, 5))
+    disk = Disk(monkeypatch, files, "append", full=(3, 4, 5))
     workdir = tmp_path / "run"
     assert runs.train(prepared(**PLAN), DATA, workdir, disk.listener()) == (7, 0)
     place = workdir / run_directory.METRICS
@@ -116,8 +116,9 @@ def test_lines_wait_until_there_is_room(whole, tmp_path, monkeypatch):
 
 
 def test_lines_that_never_found_room_are_a_failure(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch, metrics_log, "append", full=(6, 7))
-    with pytest.raises(TrainingError, match=r"the lines of the last steps are lost; step 7 is safe$"):
+    disk = Disk(monkeypatch, files, "append", full=(6, 7))
+    lost = r"the metrics of the last steps could not be written; step 7 is safe$"
+    with pytest.raises(TrainingError, match=lost):
         runs.train(prepared(**PLAN), DATA, tmp_path / "run", disk.listener())
     assert int(state(tmp_path / "run").step) == 7
     assert [line["step"] for line in lines(tmp_path / "run")] == list(range(6))
