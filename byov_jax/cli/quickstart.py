@@ -11,6 +11,7 @@ The same command resumes an interrupted quickstart.
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ import jax
 
 from byov_jax import report
 from byov_jax.checkpoints import store
-from byov_jax.cli import command, evaluate
+from byov_jax.cli import command, evaluate, preview
 from byov_jax.cli.progress import QuickstartProgress
 from byov_jax.errors import RunError
+from byov_jax.evaluation.suite import PARTS
 from byov_jax.evaluation.suite.evaluator import Evaluator
+from byov_jax.methods import TRAITS
 from byov_jax.recipes import quickstart as recipe
 from byov_jax.training import build, run_directory, trainer
 from byov_jax.training.config import Config
@@ -46,6 +49,9 @@ SECONDS = {
 
 REPORT = 15.0
 
+SMOKE_PARTS = ("probe", "calibration", "layers")
+"""The parts of an evaluation that `--smoke` measures."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
@@ -59,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> None:
     try:
         for method in SECONDS:
             _train(method, arguments, progress)
-        measured = _evaluate(arguments.workdir, progress)
+        measured = _evaluate(arguments.workdir, progress, SMOKE_PARTS if arguments.smoke else PARTS)
         progress.advance(0.0, "drawing the report")
         folders = [arguments.workdir / method for method in SECONDS]
         page = report.write(folders, arguments.workdir / "report.html", arguments.workdir / "byol")
@@ -78,6 +84,8 @@ def _train(method: str, arguments: argparse.Namespace, progress: QuickstartProgr
         warmup = arguments.steps // 10
         config = config.updated({"steps": arguments.steps, "optimizer": {"warmup": warmup}})
     data = build.dataset(config)
+    if arguments.smoke:
+        config, data = preview.shrink(config, devices=jax.device_count()), preview.subset(data)
     config = trainer.resolve_config(config, data, devices=jax.device_count())
     workdir, steps, seconds = arguments.workdir / method, config.steps, SECONDS[method]["train"]
     reached = store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
@@ -92,13 +100,13 @@ def _train(method: str, arguments: argparse.Namespace, progress: QuickstartProgr
         raise command.Interrupted(result.stop, text)
 
 
-def _evaluate(workdir: Path, progress: QuickstartProgress) -> dict[str, Evaluator]:
+def _evaluate(workdir: Path, progress: QuickstartProgress, chosen: Iterable[str]) -> dict[str, Evaluator]:
     """Evaluate all three, BYOV against the two others."""
     comparison = [f"--baseline={workdir / 'byol'}", f"--supervised={workdir / 'supervised_bbb'}"]
     measured = {}
     alone = ["--features=student"]  # raw pixels and the untrained network are measured once, with BYOV
     for method, more in (("byol", alone), ("supervised_bbb", alone), ("byov", comparison)):
-        parts = [part for part in SECONDS[method] if part != "train"]
+        parts = [part for part in SECONDS[method] if part in chosen]
         arguments = evaluate.parse(
             [f"--run={workdir / method}", f"--only={','.join(parts)}", "--labels=", *more]
         )
@@ -115,14 +123,15 @@ def table(measured: dict[str, Evaluator]) -> str:
     for method, name in (("byol", "BYOL"), ("byov", "BYOV"), ("supervised_bbb", "supervised BBB")):
         numbers: dict[str, Any] = measured[method].read("calibration") or {}
         neighbours = (measured[method].read("probe") or {}).get("accuracy", {})
+        bayesian = TRAITS[method].bayesian
         modes = {"mean": "mean weights", "mc": f"{numbers['draws']} draws"}
         for mode, label in modes.items():
-            if method == "byol" and mode == "mc":
+            if not bayesian and mode == "mc":
                 continue
             values = [numbers[mode][column]["value"] for column in columns]
             row = {"mean": "student mean", "mc": "student MC"}[mode]
             near = f"{neighbours[row]['kNN 20']:12.1%}" if row in neighbours else ""
-            label = name if method == "byol" else f"{name}, {label}"
+            label = f"{name}, {label}" if bayesian else name
             shown = f"{values[0]:12.1%}{values[1]:12.1%}{values[2]:12.3f}{values[3]:12.3f}"
             lines.append(f"{label:34}{shown}{near}")
     accuracy = (measured["byov"].read("probe") or {})["accuracy"]
@@ -134,6 +143,9 @@ def table(measured: dict[str, Evaluator]) -> str:
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = command.parser("quickstart", __doc__)
     parser.add_argument("--steps", type=int, help="optimizer steps of each training (default: the recipe's)")
+    parser.add_argument(
+        "--smoke", action="store_true", help="small versions and few measurements, to see that all works"
+    )
     parser.add_argument("--seed", type=int, default=0, help="decides everything random (default: 0)")
     parser.add_argument(
         "--workdir",

@@ -61,10 +61,12 @@ class ViT(Section):
     depth: int = argument("number of blocks", ge=1)
     heads: int = argument("attention heads; they divide the width", ge=1)
     mlp_width: int | None = argument("hidden features of a block's MLP; 4 x width if None", ge=1)
-    pool: str = argument("token, mean or concat")
-    init_std: float = argument("standard deviation of the initial weights")
-    positions: str = argument("learned or sincos")
-    drop_path: float = argument("rate of stochastic depth at the last block")
+    pool: Literal["token", "mean", "concat"] = argument(
+        "class token, mean of the patches, or patches concatenated"
+    )
+    init_std: float = argument("standard deviation of the initial weights", gt=0)
+    positions: Literal["learned", "sincos"] = argument("the position embedding")
+    drop_path: float = argument("rate of stochastic depth at the last block", ge=0, lt=1)
     frozen_patch: bool = argument("keep the random patch projection, as in MoCo-v3")
     scan: bool = argument("compile one block for all")
     remat: bool = argument("recompute activations in the backward pass to save memory")
@@ -78,8 +80,8 @@ class ResNet(Section):
     stages: tuple[int, ...] = argument("blocks per stage, instead of those of the depth", min_length=1)
     bottleneck: bool = argument("1x1, 3x3, 1x1 blocks, instead of those of the depth")
     width: int = argument("channels of the stem", ge=1)
-    stem: str = argument("imagenet (7x7, stride 4) or small (3x3)")
-    norm: str = argument("batch or group")
+    stem: Literal["imagenet", "small"] = argument("imagenet: 7x7, stride 4; small: 3x3")
+    norm: Literal["batch", "group"] = argument("the norm")
     remat: bool = argument("recompute activations in the backward pass to save memory")
 
 
@@ -89,28 +91,28 @@ class Head(Section):
     widths: tuple[Annotated[int, Field(ge=1)], ...] = setting(
         (4096, 256), "output features of each Dense layer", min_length=1
     )
-    norm: str = setting("batch", "batch, layer or none")
+    norm: Literal["batch", "layer", "none"] = setting("batch", "the norm of the hidden layers")
 
 
 class Views(Section):
     """The augmentations: a preset, and changes of it that hold for both views."""
 
     name: Literal["imagenet", "small_color", "small_gray"] = setting("small_gray", "the preset")
-    size: int | None = argument("side of a view in pixels; None keeps the size of the image")
+    size: int | None = argument("side of a view in pixels; None keeps the size of the image", ge=1)
     area: tuple[float, ...] = argument("range of the crop's fraction of the area")
     aspect: tuple[float, ...] = argument("range of the crop's width / height")
-    flip: float = argument("probability of a horizontal flip")
-    jitter: float = argument("probability of the colour jitter")
-    brightness: float = argument("largest change of brightness")
-    contrast: float = argument("largest change of contrast")
-    saturation: float = argument("largest change of saturation")
-    hue: float = argument("largest rotation of the hue, as a fraction of a turn")
-    grayscale: float = argument("probability of dropping colour")
-    blur: float = argument("probability of a Gaussian blur")
+    flip: float = argument("probability of a horizontal flip", ge=0, le=1)
+    jitter: float = argument("probability of the colour jitter", ge=0, le=1)
+    brightness: float = argument("largest change of brightness", ge=0, le=1)
+    contrast: float = argument("largest change of contrast", ge=0, le=1)
+    saturation: float = argument("largest change of saturation", ge=0, le=1)
+    hue: float = argument("largest rotation of the hue, as a fraction of a turn", ge=0, le=0.5)
+    grayscale: float = argument("probability of dropping colour", ge=0, le=1)
+    blur: float = argument("probability of a Gaussian blur", ge=0, le=1)
     blur_sigma: tuple[float, ...] = argument("range of the blur's standard deviation in pixels")
-    blur_kernel: float = argument("width of the blur's kernel as a fraction of the height")
-    solarize: float = argument("probability of solarisation")
-    solarize_threshold: float = argument("value from which pixels are inverted")
+    blur_kernel: float = argument("width of the blur's kernel as a fraction of the height", gt=0, le=1)
+    solarize: float = argument("probability of solarisation", ge=0, le=1)
+    solarize_threshold: float = argument("value from which pixels are inverted", ge=0, le=1)
 
 
 class Optimizer(Section):
@@ -118,10 +120,12 @@ class Optimizer(Section):
 
     learning_rate: float = setting(1e-3, "peak of the learning rate, which then decays to 0", gt=0)
     warmup: int = setting(0, "steps in which the learning rate rises from 0", ge=0)
-    weight_decay: float = argument("decay of kernels that are point estimates")
-    bayesian_weight_decay: float = argument("decay of the means of Bayesian kernels; the KL regularises them")
-    log_var_multiplier: float = argument("learning rate of log_var relative to that of the means")
-    clip_norm: float | None = argument("largest global norm of the gradient; None for no clipping")
+    weight_decay: float = argument("decay of kernels that are point estimates", ge=0)
+    bayesian_weight_decay: float = argument(
+        "decay of the means of Bayesian kernels; the KL regularises them", ge=0
+    )
+    log_var_multiplier: float = argument("learning rate of log_var relative to that of the means", ge=0)
+    clip_norm: float | None = argument("largest global norm of the gradient; None for no clipping", gt=0)
 
 
 class AdamW(Optimizer):

@@ -1,5 +1,6 @@
 """`Bayesian(module)`: samples the weights; other collections and rng streams pass through."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ def variables():
 def test_it_holds_a_mean_and_a_log_var_for_the_modules_parameters(variables):
     plain = Net().init(KEY, X)
     assert set(variables["params"]) == {"mean", "log_var"}
-    jax.tree.map(np.testing.assert_array_equal, variables["params"]["mean"], plain["params"])
+    chex.assert_trees_all_equal(variables["params"]["mean"], plain["params"])
     assert all(np.all(leaf == -10.0) for leaf in jax.tree.leaves(variables["params"]["log_var"]))
     assert posterior.size(Posterior(**variables["params"])) == sum(
         x.size for x in jax.tree.leaves(plain["params"])

@@ -1,5 +1,6 @@
 """Correlations and density of two models' predictive stds, against scipy and against known truths."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,7 +141,7 @@ def test_align_returns_everything_behind_the_figure(name):
     found = alignment.align(KEY, x, y, repeats=60)
     np.testing.assert_array_equal((found.x, found.y), (x, y))
     expected = alignment.correlations(KEY, x, y, repeats=60)
-    jax.tree.map(np.testing.assert_array_equal, (found.pearson, found.spearman), tuple(expected))
+    chex.assert_trees_all_equal((found.pearson, found.spearman), tuple(expected))
     points = np.stack([x, y], axis=1)
     np.testing.assert_array_equal(found.mean, alignment.gaussian_fit(points).mean)
     np.testing.assert_array_equal(found.covariance, alignment.gaussian_fit(points).covariance)
@@ -162,7 +163,7 @@ def test_the_density_of_a_figure_integrates_to_one():
 def test_a_figure_depends_on_its_key_alone():
     x, y = CLOUDS["stds"]
     first, second = (alignment.align(KEY, x, y, repeats=60) for _ in range(2))
-    jax.tree.map(np.testing.assert_array_equal, first, second)
+    chex.assert_trees_all_equal(first, second)
     other = alignment.align(jax.random.key(1), x, y, repeats=60)
     assert other.pearson.value == first.pearson.value
     assert other.pearson.low != first.pearson.low

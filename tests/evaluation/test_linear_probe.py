@@ -1,6 +1,6 @@
 """The linear probe: the optimum of its objective, the choice of l2, and what it refuses."""
 
-import jax
+import chex
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
@@ -136,7 +136,7 @@ def test_probabilities_by_hand():
 
 def test_the_same_data_gives_the_same_bits():
     first, second = (linear_probe.fit(X, LABELS, classes=CLASSES) for _ in range(2))
-    jax.tree.map(np.testing.assert_array_equal, first, second)
+    chex.assert_trees_all_equal(first, second)
 
 
 def test_half_precision_features_and_unsigned_labels_are_accepted():

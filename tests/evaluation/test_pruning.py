@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -293,7 +294,7 @@ def test_masks_are_the_same_inside_jit(scope):
         return mask, pruning.apply(mask, q.mean)
 
     mask = pruning.snr_mask(q, 0.3, scope=scope)
-    jax.tree.map(np.testing.assert_array_equal, prune(q), (mask, pruning.apply(mask, q.mean)))
+    chex.assert_trees_all_equal(prune(q), (mask, pruning.apply(mask, q.mean)))
 
 
 def test_sparsity_counts_what_the_mask_says():

@@ -2,6 +2,7 @@
 
 import warnings
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +79,7 @@ def test_log_variances_have_their_own_learning_rate(make):
     np.testing.assert_allclose(
         scaled.log_var["norm"]["scale"], 20.0 * once.log_var["norm"]["scale"], rtol=1e-6
     )
-    jax.tree.map(np.testing.assert_array_equal, scaled.mean, once.mean)
+    chex.assert_trees_all_equal(scaled.mean, once.mean)
 
 
 def test_adamw_without_extras_is_optax_adamw():

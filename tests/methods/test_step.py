@@ -1,5 +1,6 @@
 """The training step: loss, KL, gradients, teacher, prior, accumulation, randomness and errors."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +35,7 @@ def assert_close(a, b, **tolerance):
 
 
 def assert_equal(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
+    chex.assert_trees_all_equal(a, b)
 
 
 def difference(new, old):
@@ -140,18 +141,12 @@ def test_raw_keys_are_accepted(byov_after_one_step):
 @pytest.mark.parametrize("prior", PRIORS)
 def test_compiled_once_and_donated_over_ten_steps(prior):
     method = tiny.byov_method(prior=PRIORS[prior](), beta=byov.schedules.cosine(0.0, 1.0, 10))
-    traces = []
-
-    def counted(state, batch, key):
-        traces.append(None)
-        return method.step(state, batch, key)
-
-    step = jax.jit(counted, donate_argnums=0)
+    chex.clear_trace_counter()
+    step = jax.jit(chex.assert_max_traces(method.step, n=1), donate_argnums=0)
     state = method.init(jax.random.key(0), BATCH)
     for _ in range(10):
         old = state
         state, info = step(state, BATCH, KEY)
-    assert len(traces) == 1
     assert state.step == 10
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((state, info)))

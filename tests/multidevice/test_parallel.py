@@ -2,6 +2,7 @@
 
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,7 +163,7 @@ def test_a_checkpoint_is_restored_onto_another_number_of_devices(tmp_path):
         runner = build(mode, devices, optimizer=optimizer)
         restored = checkpointer.restore(tmp_path, step, runner.abstract_state())
         state = runner.get_state(runner.put_state(restored))
-        jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), first)
+        chex.assert_trees_all_equal(jax.device_get(state), first)
 
 
 def test_bad_arguments_are_refused():

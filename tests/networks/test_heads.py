@@ -2,6 +2,7 @@
 
 from functools import cache, partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,7 +83,7 @@ def test_evaluation_normalises_by_running_statistics():
     normal = (dense(np.asarray(X), p["dense_0"]) - np.arange(6)) / np.sqrt(4 + 1e-5)
     output, updates = run(model, variables, mutable=["batch_stats"])
     np.testing.assert_allclose(output, dense(np.maximum(normal, 0), p["dense_1"]), rtol=1e-4, atol=1e-5)
-    jax.tree.map(np.testing.assert_array_equal, updates["batch_stats"], variables["batch_stats"])
+    chex.assert_trees_all_equal(updates["batch_stats"], variables["batch_stats"])
 
 
 def test_initialisation_does_not_update_running_statistics():

@@ -177,7 +177,7 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(changes, messa
         ({"encoder": {"name": "vit", "patch": 4}}, r"config\.encoder: .*missing .*'width'"),
         (
             {"encoder": VIT | {"pool": "max"}},
-            r"config\.encoder: pool='max': expected 'token', 'mean' or 'concat'",
+            r"config\.encoder\.pool='max' must be one of concat, mean, token",
         ),
         ({"encoder": {"name": "vit", "size": "XL/4"}}, r"config\.encoder: unknown ViT 'XL/4'"),
         ({"encoder": {"name": "resnet", "depth": 19}}, r"config\.encoder: unknown ResNet depth 19"),
@@ -189,11 +189,14 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(changes, messa
             {"projector": {"widths": ()}},
             r"config\.projector\.widths=\(\) must be one or more positive integers",
         ),
-        ({"predictor": {"norm": "instance"}}, r"config\.predictor: norm='instance'"),
-        ({"views": {"size": 0}}, r"config\.views: size=0; allowed: a positive integer"),
+        (
+            {"predictor": {"norm": "instance"}},
+            r"config\.predictor\.norm='instance' must be one of batch, layer, none",
+        ),
+        ({"views": {"size": 0}}, r"config\.views\.size=0 must be at least 1"),
         ({"views": {"flop": 0.5}}, r"config has no key views\.flop: did you mean views\.flip\?"),
         ({"optimizer": {"momentum": 0.9}}, r"config has no key optimizer\.momentum: there are b1, b2"),
-        ({"optimizer": {"weight_decay": -1.0}}, r"config\.optimizer: weight_decay=-1.0 must not be negative"),
+        ({"optimizer": {"weight_decay": -1.0}}, r"config\.optimizer\.weight_decay=-1.0 must be 0 or more"),
     ],
 )
 def test_a_wrong_field_is_refused_with_its_section(changes, message):

@@ -1,5 +1,6 @@
 """The loop: right counts, right order, same numbers again."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +35,7 @@ def test_it_goes_on_from_any_state_to_the_same_bits_and_takes_numpy():
     whole = [jax.device_get(p.placed) for p in tiny.train(method, data, **settings)]
     *_, last = tiny.train(method, data, **settings, state=jax.tree.map(jnp.asarray, whole[1]), first=2)
     assert last.step == last.placed.step == 5
-    jax.tree.map(np.testing.assert_array_equal, whole[-1], jax.device_get(last.placed))
+    chex.assert_trees_all_equal(whole[-1], jax.device_get(last.placed))
 
 
 def test_keys_are_of_the_kind_that_is_asked_for():

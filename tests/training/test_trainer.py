@@ -3,6 +3,7 @@
 import copy
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_the_run_directory_has_what_it_promises(whole):
 def assert_same(workdir, whole):
     for name in (run_directory.METRICS, run_directory.POSTERIOR):
         assert lines(workdir, name) == lines(whole, name)
-    jax.tree.map(np.testing.assert_array_equal, state(workdir), state(whole))
+    chex.assert_trees_all_equal(state(workdir), state(whole))
 
 
 def test_the_same_run_again_gives_the_same_bits(whole, tmp_path):
