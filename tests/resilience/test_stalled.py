@@ -31,7 +31,7 @@ def whole(tmp_path_factory):
 
 
 STAGES = {
-    "images": "waiting for images: reading, decoding or cropping them does not go on",
+    "images": "waiting for images: reading, decoding or cropping them makes no progress",
     "step": "computing a step: a device or another process does not answer",
 }
 
