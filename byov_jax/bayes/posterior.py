@@ -1,12 +1,13 @@
 """A diagonal Gaussian posterior over any pytree of parameters.
 
 Bayes by Backprop (Blundell et al., 2015) with `sigma^2 = exp(log_var)`. Mean and log-variance are trees of
-the same structure; the log-variance of a point estimate is None.
+the same structure; the log-variance of a point estimate is None. Both are float32 or wider: a bfloat16
+weight could neither hold a small sigma nor follow a small update.
 """
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from byov_jax.bayes.select import Where, is_float, path_of, select
+from byov_jax.bayes.paths import is_float, path_of
+from byov_jax.bayes.roles import Roles
+from byov_jax.bayes.select import Where, select
+
+LIMIT = 60.0
+"""Beyond exp(+-60) float32 variances neither differ nor add up: the KL and the SNR saturate there."""
 
 
 class Posterior(NamedTuple):
@@ -29,16 +35,22 @@ class Posterior(NamedTuple):
     log_var: Any
 
 
-def init(params: PyTree, where: Where = "all", log_var: float | PyTree = -10.0) -> Posterior:
+def init(
+    params: PyTree, where: Where = "all", log_var: float | PyTree = -10.0, *, roles: Roles | None = None
+) -> Posterior:
     """Return a posterior with mean `params`.
 
     Args:
-      params: any pytree; leaves that are not floating-point arrays stay point estimates.
+      params: any pytree of parameters, without other variables such as batch statistics; leaves that are not
+        floating-point arrays stay point estimates. Those of less than 32 bits become float32.
       where: which leaves are Bayesian: `"all"`, `"no_conv"`, `"linear_only"`, a regular expression on the
-        path, or `callable(path, leaf)`.
-      log_var: the initial log-variance, a number or a tree like `params`; it takes the dtype of the mean.
+        path, `callable(path, leaf)`, or a tree of bools.
+      log_var: the initial log-variance, a number or a tree like `params`.
+      roles: what the parameters are, from `networks.roles`, for the presets; read off the tree if None.
     """
-    selected = jax.tree.leaves(select(params, where))
+    _check_parameters(params)
+    params = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)) if is_float(leaf) else leaf, params)
+    selected = jax.tree.leaves(select(params, where, roles))
     with_path, treedef = jax.tree_util.tree_flatten_with_path(params)
     values = _aligned(params, log_var, "log_var")
     log_vars = []
@@ -54,10 +66,27 @@ def point(params: PyTree) -> Posterior:
     return Posterior(params, jax.tree.map(lambda _: None, params))
 
 
-def sample(key: Array, q: Posterior, *, constrain: Callable[[Array], Array] = lambda noise: noise) -> PyTree:
+def collect(params: PyTree) -> Posterior:
+    """Return one posterior over the parameters of a network that holds any number of `Bayesian` modules.
+
+    The parameters of each of them, a dict of `mean` and `log_var`, become its part of the posterior; all
+    others are point estimates. `kl(collect(variables["params"]))` is the KL of the whole network.
+    """
+
+    def is_posterior(node: Any) -> bool:
+        return isinstance(node, Mapping) and set(node) == {"mean", "log_var"}
+
+    nodes, treedef = jax.tree.flatten(params, is_leaf=is_posterior)
+    parts = [Posterior(**node) if is_posterior(node) else point(node) for node in nodes]
+    means, log_vars = (jax.tree.unflatten(treedef, column) for column in zip(*parts, strict=True))
+    return Posterior(means, log_vars)
+
+
+def sample(key: Array, q: Posterior, *, constrain: Callable[[Array], Array] | None = None) -> PyTree:
     """Draw parameters `mean + exp(log_var / 2) * noise`, reparameterised: differentiable in both trees.
 
-    The noise of a leaf depends on `key` and its path only, not on the other leaves.
+    The noise of a leaf depends on `key` and its path only, not on the other leaves. Point estimates are
+    returned as they are.
 
     Args:
       key: key of the draw.
@@ -66,11 +95,10 @@ def sample(key: Array, q: Posterior, *, constrain: Callable[[Array], Array] = la
         shard of the noise.
     """
     leaves, treedef = _leaves(q)
-    noise = _noise(key, {path: mean for path, mean, log_var in leaves if log_var is not None}, constrain)
-    return jax.tree.unflatten(
-        treedef,
-        [mean if log_var is None else _draw(mean, log_var, noise[path]) for path, mean, log_var in leaves],
-    )
+    means = {path: mean for path, mean, log_var in leaves if log_var is not None}
+    log_vars = {path: log_var for path, _, log_var in leaves if log_var is not None}
+    drawn = _sample(key, means, log_vars, constrain)
+    return jax.tree.unflatten(treedef, [drawn.get(path, mean) for path, mean, _ in leaves])
 
 
 def mean(q: Posterior) -> PyTree:
@@ -81,10 +109,9 @@ def mean(q: Posterior) -> PyTree:
 def snr(q: Posterior) -> PyTree:
     """Return the signal-to-noise ratio `|mean| / sigma` of every weight, None for point estimates."""
     leaves, treedef = _leaves(q)
-    ratios = [
-        None if log_var is None else jnp.abs(mean) * jnp.exp(-0.5 * log_var) for _, mean, log_var in leaves
-    ]
-    return jax.tree.unflatten(treedef, ratios)
+    bayesian = [(mean, log_var) for _, mean, log_var in leaves if log_var is not None]
+    ratios = iter(_snr(bayesian))
+    return jax.tree.unflatten(treedef, [None if leaf[2] is None else next(ratios) for leaf in leaves])
 
 
 def size(q: Posterior) -> int:
@@ -92,41 +119,79 @@ def size(q: Posterior) -> int:
     return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(q.log_var))
 
 
-def kl(q: Posterior, mean: float | PyTree = 0.0, log_var: float | PyTree = 0.0) -> Float[Array, ""]:
+def kl(
+    q: Posterior, mean: float | PyTree | Posterior = 0.0, log_var: float | PyTree = 0.0
+) -> Float[Array, ""]:
     """Return `KL(q || N(mean, exp(log_var)))` in nats, summed over all Bayesian scalars, in float32.
 
-    `1/2 sum[ rho_p - rho_q + (exp(rho_q) + (mu_q - mu_p)^2) exp(-rho_p) - 1 ]`.
+    `1/2 sum[ rho_p - rho_q + (exp(rho_q) + (mu_q - mu_p)^2) exp(-rho_p) - 1 ]`. Log-variances and their
+    differences saturate at +-60, so that the KL is finite for every posterior whose means are.
 
     Args:
       q: the posterior.
-      mean: the prior's mean: a scalar, or a tree like `q.mean`.
-      log_var: the prior's log-variance: a scalar, or a tree like `q.mean`.
+      mean: the prior's mean: a scalar, or a tree like `q.mean` or a prefix of it, with leaves that broadcast
+        to the parameters. Or the prior itself as a `Posterior`: `kl(q, p)`.
+      log_var: the prior's log-variance, likewise.
     """
-    leaves, _ = _leaves(q)
-    prior_means = _aligned(q.mean, mean, "prior mean")
-    prior_log_vars = _aligned(q.mean, log_var, "prior log_var")
-    terms = []
-    for (path, mean_q, log_var_q), *prior in zip(leaves, prior_means, prior_log_vars, strict=True):
-        if log_var_q is None:
-            continue
-        if any(moment is None for moment in prior):
-            raise ValueError(f"the prior has None at {path!r}, which is Bayesian")
-        terms.append(_kl(mean_q, log_var_q, *prior))
-    return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros((), jnp.float32)
+    return _kl_total(_pairs(q, mean, log_var))
 
 
-def _kl(mean_q, log_var_q, mean_p, log_var_p):
-    mean_q, log_var_q, mean_p, log_var_p = (
-        jnp.asarray(x, jnp.float32) for x in (mean_q, log_var_q, mean_p, log_var_p)
-    )
-    log_ratio = log_var_q - log_var_p
-    # exp(r) - 1 - r without cancellation, clipped because rounding could make it negative.
-    variance_term = jnp.maximum(jnp.expm1(log_ratio) - log_ratio, 0.0)
-    return 0.5 * jnp.sum(variance_term + jnp.square(mean_q - mean_p) * jnp.exp(-log_var_p))
+def kl_by_leaf(
+    q: Posterior, mean: float | PyTree | Posterior = 0.0, log_var: float | PyTree = 0.0
+) -> dict[str, Float[Array, ""]]:
+    """Return the KL of every Bayesian leaf by path, in nats; arguments as in `kl`."""
+    return _kl_by_leaf(_pairs(q, mean, log_var))
 
 
+def kl_gradient(
+    q: Posterior, mean: float | PyTree | Posterior = 0.0, log_var: float | PyTree = 0.0
+) -> Posterior:
+    """Return the gradient of `kl` in closed form, zero at point estimates.
+
+    `(mu_q - mu_p) exp(-rho_p)` in the mean and `(exp(rho_q - rho_p) - 1) / 2` in the log-variance.
+    """
+    leaves, treedef = _leaves(q)
+    gradients = _kl_gradient(_pairs(q, mean, log_var))
+    means = [gradients[path][0] if path in gradients else jnp.zeros_like(leaf) for path, leaf, _ in leaves]
+    log_vars = [gradients[path][1] if path in gradients else None for path, _, _ in leaves]
+    return Posterior(jax.tree.unflatten(treedef, means), jax.tree.unflatten(treedef, log_vars))
+
+
+def implied_l2(
+    q: Posterior, mean: float | PyTree | Posterior = 0.0, log_var: float | PyTree = 0.0, *, weight=1.0
+) -> Float[Array, ""]:
+    """Return the L2 penalty of the means that `weight * kl` amounts to: `lambda / 2 * |mu_q - mu_p|^2`.
+
+    It is the weight over the prior's variance, averaged over the Bayesian scalars. With `weight = beta / Z`,
+    millions of weights and `kl_norm="params"`, that is 1e-7 or less, where optimizers decay by 1e-6 to 1e-1.
+    Arguments as in `kl`.
+    """
+    pairs = _pairs(q, mean, log_var)
+    precisions = [
+        jnp.size(moments[0]) * jnp.mean(_exp(-jnp.asarray(moments[3]))) for moments in pairs.values()
+    ]
+    return weight * sum(precisions, start=jnp.zeros(())) / max(size(q), 1)
+
+
+@jax.jit(static_argnames="constrain", inline=True)
+def _sample(key, means: dict[str, Array], log_vars: dict[str, Array], constrain) -> dict[str, Array]:
+    noise = _noise(key, means, constrain or (lambda noise: noise))
+    return {path: _draw(mean, log_vars[path], noise[path]) for path, mean in means.items()}
+
+
+@jax.custom_jvp
 def _draw(mean, log_var, noise):
-    return (mean + jnp.exp(0.5 * log_var.astype(noise.dtype)) * noise).astype(mean.dtype)
+    return (mean + jnp.exp(0.5 * log_var).astype(noise.dtype) * noise).astype(mean.dtype)
+
+
+@_draw.defjvp
+def _draw_jvp(primals, tangents):
+    """`d draw = d mean + (draw - mean) / 2 * d log_var`: one residual instead of three."""
+    mean, log_var, noise = primals
+    d_mean, d_log_var, _ = tangents  # the noise depends on the key alone
+    deviation = jnp.exp(0.5 * log_var).astype(noise.dtype) * noise
+    tangent = d_mean + (0.5 * deviation).astype(mean.dtype) * d_log_var
+    return (mean + deviation).astype(mean.dtype), tangent.astype(mean.dtype)
 
 
 def _noise(key, leaves: dict[str, Array], constrain: Callable[[Array], Array]) -> dict[str, Array]:
@@ -134,28 +199,92 @@ def _noise(key, leaves: dict[str, Array], constrain: Callable[[Array], Array]) -
 
     Leaves of one shape share one compiled loop, so compilation time hardly grows with depth.
     """
-    keys = _keys(key, list(leaves))
     groups: dict[tuple, list[str]] = {}
     for path, leaf in leaves.items():
-        groups.setdefault((leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), []).append(path)
+        groups.setdefault((leaf.shape, _wide(leaf)), []).append(path)
     noise: dict[str, Array] = {}
     for (shape, dtype), paths in groups.items():
         draws = jax.lax.map(
             lambda key, shape=shape, dtype=dtype: constrain(jax.random.normal(key, shape, dtype)),
-            jnp.stack([keys[path] for path in paths]),
+            _fold_in(key, paths),
         )
         noise |= {path: constrain(draw) for path, draw in zip(paths, draws, strict=True)}
     return noise
 
 
-def _keys(key, paths: list[str]) -> dict[str, Array]:
-    """Fold 64 bits of each path's hash into the key, vectorised over paths."""
-    if not paths:
-        return {}
+def _fold_in(key, paths: list[str]) -> Array:
+    """Fold 64 bits of each path's hash into the key: one key a path."""
     digests = b"".join(hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths)
     words = np.frombuffer(digests, "<u4").reshape(-1, 2)
-    fold = jax.vmap(lambda word: jax.random.fold_in(jax.random.fold_in(key, word[0]), word[1]))
-    return dict(zip(paths, fold(words), strict=True))
+    return jax.vmap(lambda word: jax.random.fold_in(jax.random.fold_in(key, word[0]), word[1]))(words)
+
+
+@jax.jit(inline=True)
+def _snr(bayesian: list[tuple[Array, Array]]) -> list[Array]:
+    return [jnp.abs(mean) * _exp(-0.5 * log_var) for mean, log_var in bayesian]
+
+
+@jax.jit(inline=True)
+def _kl_by_leaf(pairs: dict[str, tuple]) -> dict[str, Array]:
+    return {path: _kl(*_float32(*moments)) for path, moments in pairs.items()}
+
+
+@jax.jit(inline=True)
+def _kl_total(pairs: dict[str, tuple]) -> Array:
+    terms = list(_kl_by_leaf(pairs).values())
+    return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros((), jnp.float32)
+
+
+@jax.jit(inline=True)
+def _kl_gradient(pairs: dict[str, tuple]) -> dict[str, tuple[Array, Array]]:
+    gradients = {}
+    for path, moments in pairs.items():
+        mean_q, log_var_q, mean_p, log_var_p = _float32(*moments)
+        d_log_var = 0.5 * jnp.expm1(_clip(log_var_q - log_var_p))
+        gradients[path] = ((mean_q - mean_p) * _exp(-log_var_p), d_log_var)
+    return gradients
+
+
+def _kl(mean_q, log_var_q, mean_p, log_var_p):
+    log_ratio = _clip(log_var_q - log_var_p)
+    # exp(r) - 1 - r without cancellation, clipped because rounding could make it negative.
+    variance_term = jnp.maximum(jnp.expm1(log_ratio) - log_ratio, 0.0)
+    return 0.5 * jnp.sum(variance_term + jnp.square(mean_q - mean_p) * _exp(-log_var_p))
+
+
+def _float32(*arrays) -> tuple[Array, ...]:
+    return tuple(jnp.asarray(x, jnp.float32) for x in arrays)
+
+
+def _clip(log):
+    return jnp.clip(log, -LIMIT, LIMIT)
+
+
+def _exp(log):
+    return jnp.exp(_clip(log))
+
+
+def _wide(leaf):
+    """Return the dtype of a leaf, or float32 if it has less than 32 bits."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
+
+
+def _pairs(q: Posterior, mean, log_var) -> dict[str, tuple]:
+    """Return (mean, log_var) of the posterior and the prior for every Bayesian leaf, by path."""
+    if isinstance(mean, Posterior):
+        mean, log_var = mean
+    leaves, _ = _leaves(q)
+    prior_means = _broadcast(q.mean, mean, "prior mean")
+    prior_log_vars = _broadcast(q.mean, log_var, "prior log_var")
+    pairs = {}
+    for (path, mean_q, log_var_q), *prior in zip(leaves, prior_means, prior_log_vars, strict=True):
+        if log_var_q is None:
+            continue
+        if any(moment is None for moment in prior):
+            raise ValueError(f"the prior has None at {path!r}, which is Bayesian")
+        _check_finite(path, prior[1], "the prior's log_var")
+        pairs[path] = (mean_q, log_var_q, *prior)
+    return pairs
 
 
 def _leaves(q: Posterior):
@@ -182,11 +311,9 @@ def _aligned(tree, other, name: str) -> list:
     try:
         leaves = treedef.flatten_up_to(other)  # type: ignore[attr-defined]
     except ValueError as error:
-        other_leaves = jax.tree_util.tree_leaves_with_path(other, is_leaf=lambda leaf: leaf is None)
-        paths, other_paths = ({path_of(keys) for keys, _ in items} for items in (with_path, other_leaves))
-        unmatched = sorted(paths ^ other_paths)
-        detail = f"{unmatched[0]!r} is in only one of them" if unmatched else str(error)
-        raise ValueError(f"{name} does not have the structure of the parameters: {detail}") from None
+        raise ValueError(
+            f"{name} does not have the structure of the parameters: {_difference(tree, other) or error}"
+        ) from None
     for (keys, leaf), value in zip(with_path, leaves, strict=True):
         if value is not None and getattr(value, "shape", None) != getattr(leaf, "shape", None):
             raise ValueError(
@@ -196,11 +323,79 @@ def _aligned(tree, other, name: str) -> list:
     return leaves
 
 
-def _check_finite(path: str, log_var) -> None:
+def _broadcast(tree, other, name: str) -> list:
+    """Return the leaves of `other`, a prefix of `tree` that broadcasts to it, in the order of `tree`."""
+    with_path = jax.tree_util.tree_leaves_with_path(tree)
+    try:
+        leaves = jax.tree.leaves(
+            jax.tree_util.tree_map(
+                lambda value, part: jax.tree.map(lambda _: _Leaf(value), part),
+                other,
+                tree,
+                is_leaf=lambda node: node is None,
+            ),
+            is_leaf=lambda node: isinstance(node, _Leaf),
+        )
+        assert len(leaves) == len(with_path)
+    except (ValueError, TypeError, AssertionError) as error:
+        raise ValueError(
+            f"{name} does not have the structure of the parameters: {_difference(tree, other) or error}"
+        ) from None
+    for (keys, leaf), (value,) in zip(with_path, leaves, strict=True):
+        shape = getattr(leaf, "shape", ())
+        if value is not None and not _broadcasts(jnp.shape(value), shape):
+            raise ValueError(
+                f"{name} at {path_of(keys)!r} has shape {jnp.shape(value)}, the parameter has {shape}"
+            )
+    return [value for (value,) in leaves]
+
+
+class _Leaf(NamedTuple):
+    """A value that is no longer a part of the tree."""
+
+    value: Any
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def _difference(tree, other) -> str:
+    """Name a path that only one of two trees has."""
+    leaves = (
+        jax.tree_util.tree_leaves_with_path(part, is_leaf=lambda leaf: leaf is None) for part in (tree, other)
+    )
+    paths, others = ({path_of(keys) for keys, _ in items} for items in leaves)
+    unmatched = sorted(paths ^ others)
+    return f"{unmatched[0]!r} is in only one of them" if unmatched else ""
+
+
+def _check_parameters(params) -> None:
+    """Refuse variables that are not parameters, such as batch statistics: their draws would mean nothing."""
+    if isinstance(params, Mapping) and "params" in params and len(params) > 1:
+        raise ValueError(
+            f"these are Flax variables with the collections {', '.join(params)}: pass variables['params']"
+        )
+    variables = jax.tree.leaves(params, is_leaf=lambda node: "Variable" in _class_names(node))  # of NNX
+    kinds = {
+        names[0] for names in map(_class_names, variables) if "Variable" in names and "Param" not in names
+    }
+    if kinds:
+        raise ValueError(f"this state holds {', '.join(sorted(kinds))} too: pass nnx.state(model, nnx.Param)")
+
+
+def _class_names(node: Any) -> list[str]:
+    return [kind.__name__ for kind in type(node).__mro__]
+
+
+def _check_finite(path: str, log_var, name: str = "log_var") -> None:
     """Reject a log-variance that is not finite; tracers and arrays on other hosts are not checked."""
     concrete = not isinstance(log_var, jax.core.Tracer) and getattr(log_var, "is_fully_addressable", True)
     if concrete and not np.all(np.isfinite(np.asarray(log_var))):
-        raise ValueError(f"log_var at {path!r} is not finite; -10 is the usual initial value")
+        raise ValueError(f"{name} at {path!r} is not finite; -10 is the usual initial value, 0 the prior's")
 
 
 def _is_scalar(x) -> bool:

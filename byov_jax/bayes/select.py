@@ -1,47 +1,47 @@
-"""Select the Bayesian parameters by preset, regular expression or callable over parameter paths."""
+"""Select the Bayesian parameters: by preset, regular expression, callable, or a tree of booleans."""
 
 import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-Where = str | Callable[[str, Any], bool]
-"""`"all"`, `"no_conv"`, `"linear_only"`, a regular expression on the path, or `callable(path, leaf)`."""
+from byov_jax.bayes import roles
+from byov_jax.bayes.paths import is_float, path_of
+from byov_jax.bayes.roles import Roles
+from byov_jax.role import Role
 
-# Flax names modules Conv_0 or LayerNorm_0; NNX and Equinox users write conv1, patch_embed, norm or bn1.
-_CONVOLUTION = re.compile(r"(^|/)(conv|patch)[^/]*/", re.IGNORECASE)
-_NORM = re.compile(r"(^|/)([^/]*norm[^/]*|[bl]n_?\d*)/", re.IGNORECASE)
+Where = str | Callable[[str, Any], bool] | Any
+"""A preset, a regular expression on the path, `callable(path, leaf)`, or a tree of bools."""
 
-# Parameters under the `blocks` of a scan have a depth axis; those of a list `blocks/0` do not.
-_STACK = re.compile(r"(^|/)blocks/(?!\d+/)")
-
-PRESETS: dict[str, Callable[[str], bool]] = {
-    "all": lambda path: True,
-    "no_conv": lambda path: not _CONVOLUTION.search(path),
-    "linear_only": lambda path: not (_CONVOLUTION.search(path) or _NORM.search(path)),
+PRESETS: dict[str, Callable[[Role], bool]] = {
+    "all": lambda role: True,
+    "no_conv": lambda role: role.owner != "convolution",
+    "linear_only": lambda role: role.owner == "linear",
 }
 
 
-def path_of(keys: tuple) -> str:
-    """Format a JAX key path as `"encoder/blocks_0/mlp/up/kernel"`, the same for every container type."""
-    if len(keys) > 1 and keys[-1] == jax.tree_util.GetAttrKey("value"):
-        keys = keys[:-1]  # NNX wraps each array in a Param with one child named value
-    return jax.tree_util.keystr(keys, simple=True, separator="/")
-
-
-def select(tree, where: Where):
-    """Return a tree of bools like `tree`, True where a leaf is Bayesian.
+def select(params, where: Where, known: Roles | None = None):
+    """Return a tree of bools like `params`, True where a leaf is Bayesian.
 
     Only floating-point arrays are selected. Raises ValueError if `where` matches none of them.
+
+    Args:
+      params: any pytree of parameters.
+      where: `"all"`; `"no_conv"`, all but convolutions and patch embeddings; `"linear_only"`, kernels and
+        biases of linear layers; a regular expression, searched in the path; `callable(path, leaf)`; or a tree
+        of bools.
+      known: the roles of the parameters, from `networks.roles`; read off the tree if None.
     """
-    matches = _predicate(where)
+    if not (isinstance(where, str) or callable(where)):
+        return _from_tree(params, where)
+    matches = _predicate(params, where, known)
     selected = jax.tree_util.tree_map_with_path(
-        lambda keys, leaf: is_float(leaf) and bool(matches(path_of(keys), leaf)), tree
+        lambda keys, leaf: is_float(leaf) and bool(matches(path_of(keys), leaf)), params
     )
     if not any(jax.tree.leaves(selected)):
-        paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+        paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
         examples = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
         raise ValueError(
             f"where={where!r} matches none of the {len(paths)} parameters: {examples}. "
@@ -50,32 +50,12 @@ def select(tree, where: Where):
     return selected
 
 
-def is_float(leaf) -> bool:
-    """Return whether a leaf is a floating-point array or `ShapeDtypeStruct`."""
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def is_kernel(path: str) -> bool:
-    """Return whether a path names the weights of a linear or convolutional layer."""
-    return path.rsplit("/", 1)[-1] in ("kernel", "weight") and not _NORM.search(path)
-
-
-def is_stacked(path: str) -> bool:
-    """Return whether a path names a parameter stacked by a scan over layers, with depth as first axis."""
-    return _STACK.search(path) is not None
-
-
-def path_of_layer(path: str, depth: int) -> str:
-    """Return the path of one layer of a stacked parameter: `encoder/blocks/3/mlp/up/kernel`."""
-    return _STACK.sub(lambda stack: f"{stack.group()}{depth}/", path, count=1)
-
-
-def _predicate(where: Where) -> Callable[[str, Any], bool]:
+def _predicate(params, where: Where, known: Roles | None) -> Callable[[str, Any], bool]:
     if callable(where):
         return where
     if where in PRESETS:
-        preset = PRESETS[where]
-        return lambda path, leaf: preset(path)
+        found, preset = roles.infer(params) | dict(known or {}), PRESETS[where]
+        return lambda path, leaf: preset(found[path])
     try:
         pattern = re.compile(where)
     except re.error as error:
@@ -83,3 +63,16 @@ def _predicate(where: Where) -> Callable[[str, Any], bool]:
             f"where={where!r} is neither one of {sorted(PRESETS)} nor a regular expression: {error}"
         ) from None
     return lambda path, leaf: pattern.search(path) is not None
+
+
+def _from_tree(params, where):
+    """Check a tree of bools."""
+    flags = jax.tree.leaves(where)
+    structure: Any = jax.tree.structure(where)
+    if structure != jax.tree.structure(params):
+        raise ValueError("where is a tree, but not with the structure of the parameters")
+    if not all(isinstance(flag, bool | np.bool_) for flag in flags):
+        raise ValueError("where is a tree, but not of bools: each leaf must be True or False")
+    if not any(flags):
+        raise ValueError("where selects nothing: all of its leaves are False")
+    return jax.tree.map(lambda flag, leaf: bool(flag) and is_float(leaf), where, params)

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from byov_jax.bayes import posterior
+from byov_jax.bayes.paths import path_of
 from byov_jax.bayes.posterior import Posterior
-from byov_jax.bayes.select import is_stacked, path_of, path_of_layer
+from byov_jax.bayes.roles import Roles, layer_paths
+from byov_jax.role import Role
 
 
 class LayerStatistics(NamedTuple):
@@ -20,22 +22,31 @@ class LayerStatistics(NamedTuple):
     snr_max: Float[Array, ""]
 
 
-@jax.jit
-def layer_statistics(q: Posterior) -> dict[str, LayerStatistics]:
+def layer_statistics(q: Posterior, *, roles: Roles | None = None) -> dict[str, LayerStatistics]:
     """Return the statistics of every Bayesian tensor by path, in a compiled function separate from the step.
 
-    Layers stacked by a scan under `blocks` have a path each: `encoder/blocks/3/mlp/up/kernel`.
+    Args:
+      q: the posterior.
+      roles: what the parameters are, from `networks.roles`: layers stacked by a scan have a path each, such
+        as `encoder/blocks/3/mlp/up/kernel`. If None, nothing counts as stacked.
     """
-    sigma = jax.tree.map(lambda log_var: jnp.exp(0.5 * log_var), q.log_var)
-    snr = jax.tree.leaves(posterior.snr(q))
-    layers = {}
-    for (keys, s), r in zip(jax.tree_util.tree_leaves_with_path(sigma), snr, strict=True):
-        path = path_of(keys)
-        if is_stacked(path):
-            for depth in range(s.shape[0]):
-                layers[path_of_layer(path, depth)] = _summary(s[depth], r[depth])
+    stacked = frozenset(path for path, role in (roles or {}).items() if role.stacked)
+    log_vars = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(q.log_var)}
+    means = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(q.mean)}
+    return _statistics(Posterior({path: means[path] for path in log_vars}, log_vars), stacked)
+
+
+@jax.jit(static_argnums=1)
+def _statistics(q: Posterior, stacked: frozenset[str]) -> dict[str, LayerStatistics]:
+    ratios = posterior.snr(q)
+    layers: dict[str, LayerStatistics] = {}
+    for path, log_var in q.log_var.items():
+        sigma, snr = jnp.exp(0.5 * log_var), ratios[path]
+        if path in stacked:
+            names = layer_paths(path, Role("other", stacked=True), len(sigma))
+            layers |= {name: _summary(sigma[i], snr[i]) for i, name in enumerate(names)}
         else:
-            layers[path] = _summary(s, r)
+            layers[path] = _summary(sigma, snr)
     return layers
 
 

@@ -5,9 +5,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from byov_jax import Bayesian, Posterior, posterior
+from byov_jax import Bayesian, Posterior, optimizers, posterior
 
 X = jnp.linspace(-1.0, 1.0, 15).reshape(3, 5)
 KEY = jax.random.key(0)
@@ -48,6 +49,64 @@ def test_calls_draw_from_the_weights_stream(variables):
     a, b, c = (net.apply(variables, X, rngs={"weights": jax.random.key(seed)}) for seed in (1, 1, 2))
     np.testing.assert_array_equal(a, b)
     assert not np.allclose(a, c, atol=1e-6)
+
+
+@pytest.mark.parametrize("log_var", [50.0, 0.01, -101.0])
+def test_an_initial_log_variance_out_of_range_is_refused(log_var):
+    with pytest.raises(ValueError, match=rf"log_var={log_var} must be in \[-100, 0\]"):
+        Bayesian(Net(), log_var=log_var)
+
+
+class Autoencoder(nn.Module):
+    def setup(self):
+        self.encoder, self.decoder = nn.Dense(2), nn.Dense(5)
+
+    def __call__(self, x):
+        return self.decode(self.encode(x))
+
+    def encode(self, x):
+        return self.encoder(x)
+
+    def decode(self, z):
+        return self.decoder(z)
+
+
+def test_any_method_of_the_module_is_called_with_drawn_weights():
+    net = Bayesian(Autoencoder(), log_var=-2.0)
+    variables = net.init(KEY, X)
+    rngs = {"weights": jax.random.key(1)}
+    z = net.apply(variables, "encode", X, rngs=rngs, method="call")
+    chex.assert_trees_all_equal(z, net.apply(variables, "encode", X, rngs=rngs, method=Bayesian.call))
+    plain = {"params": variables["params"]["mean"]}
+    mean = net.apply(variables, "encode", X, use_mean=True, method="call")
+    chex.assert_trees_all_equal(mean, Autoencoder().apply(plain, X, method="encode"))
+    assert not np.allclose(z, mean)
+
+
+def test_the_kl_of_a_network_finds_all_posteriors_in_it():
+    class Mixed(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = Bayesian(nn.Dense(4), log_var=-2.0, name="first")(x)
+            x = nn.Dense(3, name="plain")(x)
+            return Bayesian(nn.Dense(2), log_var=-1.0, name="second")(x)
+
+    params = Mixed().init(KEY, X)["params"]
+    q = posterior.collect(params)
+    assert posterior.size(q) == (5 * 4 + 4) + (3 * 2 + 2)
+    expected = sum(posterior.kl(Posterior(**params[name])) for name in ("first", "second"))
+    np.testing.assert_allclose(posterior.kl(q), expected, rtol=1e-6)
+
+
+def test_its_parameters_fit_the_optimizers():
+    """Decay moves the means of kernels, never a log-variance: sigma would become 1."""
+    variables = Bayesian(Net()).init(KEY, X)
+    optimizer = optimizers.bayesian(optimizers.adamw(0.1, weight_decay=0.5), optax.adam(1e-3))
+    zeros = jax.tree.map(jnp.zeros_like, variables["params"])
+    updates, _ = optimizer.update(zeros, optimizer.init(variables["params"]), variables["params"])
+    assert np.any(updates["mean"]["Dense_0"]["kernel"] != 0.0)
+    assert np.all(updates["mean"]["BatchNorm_0"]["scale"] == 0.0)
+    assert all(np.all(leaf == 0.0) for leaf in jax.tree.leaves(updates["log_var"]))
 
 
 def test_draws_have_the_posterior_variance():

@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.stats
+from flax import nnx
 
 from byov_jax import Posterior, posterior
 
@@ -164,6 +166,120 @@ def test_mismatched_trees_are_an_error_with_the_path():
         posterior.snr(Posterior({"a": jnp.ones(2)}, {"a": {"deeper": jnp.ones(2)}}))
     with pytest.raises(ValueError, match="'n' is not a floating-point array"):
         posterior.kl(Posterior({"n": jnp.arange(2)}, {"n": jnp.ones(2)}))
+
+
+def test_gradients_of_draws_and_of_the_kl_in_closed_form_are_those_of_autodiff():
+    q = Posterior({"w": jnp.array([0.4, -0.2])}, {"w": jnp.array([-3.0, -1.0])})
+    key = jax.random.key(0)
+    noise = (posterior.sample(key, q)["w"] - q.mean["w"]) / jnp.exp(0.5 * q.log_var["w"])
+
+    def by_hand(q):
+        return jnp.sum(jnp.sin(q.mean["w"] + jnp.exp(0.5 * q.log_var["w"]) * noise))
+
+    def drawn(q):
+        return jnp.sum(jnp.sin(posterior.sample(key, q)["w"]))
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), jax.grad(drawn)(q), jax.grad(by_hand)(q)
+    )
+    tangent = jax.tree.map(jnp.ones_like, q)  # forward mode too
+    np.testing.assert_allclose(
+        jax.jvp(drawn, (q,), (tangent,))[1], jax.jvp(by_hand, (q,), (tangent,))[1], rtol=1e-5
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+        posterior.kl_gradient(q, 0.25, -1.0),
+        jax.grad(posterior.kl)(q, 0.25, -1.0),
+    )
+
+
+def test_kl_between_two_posteriors():
+    q = Posterior({"a": jnp.array([0.5]), "b": jnp.ones(2)}, {"a": jnp.array([-2.0]), "b": None})
+    p = Posterior({"a": jnp.array([0.25]), "b": jnp.zeros(2)}, {"a": jnp.array([-1.0]), "b": None})
+    np.testing.assert_allclose(posterior.kl(q, p), 0.2688860277, rtol=1e-6)
+    assert posterior.kl(q, q) == 0.0
+    with pytest.raises(ValueError, match="the prior has None at 'b'"):
+        posterior.kl(posterior.init(q.mean), p)
+
+
+def test_priors_broadcast_scalars_prefixes_and_axes():
+    q = posterior.init({"a": jnp.arange(3.0), "b": {"c": jnp.ones((2, 2)), "d": jnp.ones(())}}, log_var=-1.0)
+    full = jax.tree.map(lambda x: jnp.full(x.shape, 0.5), q.mean)
+    expected = posterior.kl(q, full, -2.0)
+    zero_d = jax.tree.map(lambda x: jnp.asarray(0.5), q.mean)
+    for given in (0.5, jnp.asarray(0.5), {"a": 0.5, "b": 0.5}, zero_d):
+        np.testing.assert_allclose(posterior.kl(q, given, -2.0), expected, rtol=1e-6)
+    rows = {"a": 0.5, "b": {"c": jnp.full((1, 2), 0.5), "d": 0.5}}
+    np.testing.assert_allclose(posterior.kl(q, rows, -2.0), expected, rtol=1e-6)
+
+
+def test_kl_by_leaf_sums_to_the_kl():
+    q = posterior.init({"a": jnp.arange(3.0), "b": {"c": jnp.ones((2, 2))}}, where="^b/|^a", log_var=-1.0)
+    terms = posterior.kl_by_leaf(q)
+    assert set(terms) == {"a", "b/c"}
+    np.testing.assert_allclose(sum(terms.values()), posterior.kl(q), rtol=1e-6)
+
+
+@pytest.mark.parametrize("prior_log_var", [-200.0, -100.0, 100.0, 200.0])
+@pytest.mark.parametrize("log_var", [-100.0, -10.0, 0.0])
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_kl_and_snr_are_finite_at_every_extreme(prior_log_var, log_var, mean):
+    q = Posterior({"w": jnp.full(2, mean)}, {"w": jnp.full(2, log_var)})
+    value, gradient = jax.value_and_grad(posterior.kl)(q, 0.0, prior_log_var)
+    assert np.isfinite(value)
+    assert value >= 0.0
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
+    assert np.all(np.isfinite(posterior.snr(q)["w"]))
+
+
+def test_the_snr_of_a_zero_weight_without_variance_is_zero():
+    q = Posterior({"w": jnp.zeros(1)}, {"w": jnp.full(1, -jnp.inf)})
+    assert jax.jit(posterior.snr)(q)["w"] == 0.0
+
+
+def test_collections_that_are_not_parameters_are_refused():
+    variables = {"params": {"w": jnp.ones(2)}, "batch_stats": {"var": jnp.ones(2)}}
+    with pytest.raises(ValueError, match=r"collections params, batch_stats: pass variables\['params'\]"):
+        posterior.init(variables)
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+    model = Model(nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"holds BatchStat too: pass nnx.state\(model, nnx.Param\)"):
+        posterior.init(nnx.state(model))
+    assert posterior.size(posterior.init(nnx.state(model, nnx.Param))) == 8
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_weights_of_16_bits_become_float32_and_are_sampled_and_learn_in_it(dtype):
+    q = posterior.init({"w": jnp.ones(1000, dtype), "n": jnp.arange(3)})
+    assert q.mean["w"].dtype == q.log_var["w"].dtype == jnp.float32
+    assert q.mean["n"].dtype == jnp.int32
+    assert len(np.unique(posterior.sample(jax.random.key(0), q)["w"])) > 900
+    moved = optax.apply_updates(q.log_var, {"w": jnp.full(1000, 1e-4), "n": None})
+    assert np.all(moved["w"] > q.log_var["w"])
+
+
+def test_sampling_consumes_a_key_once():
+    q = posterior.init({"a": jnp.ones(3), "b": jnp.ones(4)})
+    with jax.debug_key_reuse(True):
+        jax.jit(posterior.sample)(jax.random.key(0), q)
+        posterior.sample(jax.random.key(1), q)
+
+
+def test_posteriors_inside_a_network_are_collected():
+    params = {
+        "plain": {"kernel": jnp.ones(2)},
+        "first": {"mean": {"w": jnp.ones(3)}, "log_var": {"w": jnp.full(3, -10.0)}},
+        "deep": {"second": {"mean": {"w": jnp.ones(5)}, "log_var": {"w": jnp.full(5, -1.0)}}},
+    }
+    q = posterior.collect(params)
+    assert posterior.size(q) == 8
+    parts = posterior.kl(Posterior(**params["first"])) + posterior.kl(Posterior(**params["deep"]["second"]))
+    np.testing.assert_allclose(posterior.kl(q), parts, rtol=1e-6)
+    assert q.log_var["plain"] == {"kernel": None}
 
 
 def test_sampling_is_traced_once_for_all_keys():

@@ -4,18 +4,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from byov_jax.bayes.select import is_kernel, select
+from byov_jax.bayes.select import select
+from byov_jax.role import Role
 
-ONE = jnp.ones(1)
+ONE, MATRIX, KERNEL = jnp.ones(1), jnp.ones((1, 1)), jnp.ones((1, 1, 1, 1))
 PARAMS = {
-    "patch_embedding": {"kernel": ONE, "bias": ONE},
-    "Conv_0": {"kernel": ONE},
-    "blocks_0": {"norm_mlp": {"scale": ONE}, "mlp": {"up": {"kernel": ONE, "bias": ONE}}},
+    "patch_embedding": {"kernel": KERNEL, "bias": ONE},
+    "Conv_0": {"kernel": KERNEL},
+    "blocks_0": {"norm_mlp": {"scale": ONE}, "mlp": {"up": {"kernel": MATRIX, "bias": ONE}}},
     "BatchNorm_0": {"scale": ONE, "bias": ONE},
-    "class_token": ONE,
-    "position_embedding": ONE,
+    "class_token": jnp.ones((1, 1, 1)),
+    "position_embedding": jnp.ones((1, 2, 1)),
 }
-LINEAR = {"blocks_0/mlp/up/kernel", "blocks_0/mlp/up/bias", "class_token", "position_embedding"}
+LINEAR = {"blocks_0/mlp/up/kernel", "blocks_0/mlp/up/bias"}
+TOKENS = {"class_token", "position_embedding"}
 NORMS = {"blocks_0/norm_mlp/scale", "BatchNorm_0/scale", "BatchNorm_0/bias"}
 CONVOLUTIONS = {"patch_embedding/kernel", "patch_embedding/bias", "Conv_0/kernel"}
 
@@ -26,8 +28,8 @@ def selected(where, params=PARAMS):
 
 
 def test_presets():
-    assert selected("all") == LINEAR | NORMS | CONVOLUTIONS
-    assert selected("no_conv") == LINEAR | NORMS
+    assert selected("all") == LINEAR | TOKENS | NORMS | CONVOLUTIONS
+    assert selected("no_conv") == LINEAR | TOKENS | NORMS
     assert selected("linear_only") == LINEAR
 
 
@@ -59,15 +61,27 @@ def test_an_invalid_regular_expression_is_an_error():
         select(PARAMS, "(")
 
 
+def test_known_roles_take_precedence_over_what_the_shapes_say():
+    params = {"mixer": {"kernel": jnp.ones((3, 4, 5))}, "dense": {"kernel": MATRIX}}
+    assert selected("no_conv", params) == {"mixer/kernel", "dense/kernel"}
+    known = {"mixer/kernel": Role("convolution")}
+    flags = select(params, "no_conv", known)
+    assert flags == {"mixer": {"kernel": False}, "dense": {"kernel": True}}
+
+
+def test_a_tree_of_bools_selects():
+    params = {"a": ONE, "b": {"c": ONE, "n": jnp.arange(2)}}
+    assert selected({"a": False, "b": {"c": True, "n": True}}, params) == {"b/c"}
+
+
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("where", "message"),
     [
-        ("encoder/blocks_0/mlp/up/kernel", True),
-        ("layers/0/weight", True),
-        ("encoder/blocks_0/mlp/up/bias", False),
-        ("norm1/weight", False),
-        ("encoder/class_token", False),
+        ({"a": True}, "not with the structure of the parameters"),
+        ({"a": 1.0, "b": 0.0}, "not of bools"),
+        ({"a": False, "b": False}, "selects nothing"),
     ],
 )
-def test_kernels_are_recognised_by_name(path, expected):
-    assert is_kernel(path) is expected
+def test_wrong_trees_are_refused(where, message):
+    with pytest.raises(ValueError, match=message):
+        select({"a": ONE, "b": ONE}, where)

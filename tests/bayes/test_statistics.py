@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from byov_jax import Posterior, layer_statistics, posterior
+from byov_jax.role import Role
 
 
 def test_mean_and_max_of_sigma_and_snr():
@@ -18,7 +19,8 @@ def test_mean_and_max_of_sigma_and_snr():
 def test_scanned_layers_have_a_path_each():
     mean = {"encoder": {"blocks": {"kernel": jnp.array([[1.0, 1.0], [2.0, 4.0]])}}}
     log_var = {"encoder": {"blocks": {"kernel": jnp.zeros((2, 2))}}}
-    layers = layer_statistics(Posterior(mean, log_var))
+    roles = {"encoder/blocks/kernel": Role("linear", stacked=True)}
+    layers = layer_statistics(Posterior(mean, log_var), roles=roles)
     assert set(layers) == {"encoder/blocks/0/kernel", "encoder/blocks/1/kernel"}
     assert layers["encoder/blocks/1/kernel"].snr_mean == 3.0
 
