@@ -59,5 +59,5 @@ class MLP(nn.Module):
             )
             return norm(x, use_running_average=not train)
         if self.norm == "layer":
-            return nn.LayerNorm(dtype=self.dtype, name=name)(x)
+            return nn.LayerNorm(use_fast_variance=False, dtype=self.dtype, name=name)(x)
         return x

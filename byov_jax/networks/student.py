@@ -1,9 +1,11 @@
 """The trained networks: an encoder with BYOL's projector and predictor, or with a linear classifier."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 from jaxtyping import Array, Float
+
+from byov_jax.networks.call import features_of
 
 Images = Float[Array, "batch height width channels"]
 
@@ -19,8 +21,12 @@ class Taps(NamedTuple):
 class Student(nn.Module):
     """Encoder, projector and predictor in sequence: BYOL's online network (Grill et al., 2020).
 
+    Each part is a Flax module that returns [batch, features]; `call.call` tells it whether it is training.
     The top-level names of the parameters are those of the fields, even if the modules are named.
     """
+
+    teacher_parts: ClassVar[tuple[str, ...]] = ("encoder", "projector")
+    """The parts that an EMA teacher keeps."""
 
     encoder: nn.Module
     projector: nn.Module
@@ -34,14 +40,14 @@ class Student(nn.Module):
     def __call__(self, x: Images, *, train: bool = False) -> Taps:
         """Return the outputs of all three parts."""
         features, projection = self.project(x, train=train)
-        return Taps(features, projection, self.predictor(projection, train=train))
+        return Taps(features, projection, features_of(self.predictor, projection, train))
 
     def project(
         self, x: Images, *, train: bool = False
     ) -> tuple[Float[Array, "batch features"], Float[Array, "batch projections"]]:
         """Return features and projections: the forward pass of the teacher, without the predictor."""
-        features = self.encoder(x, train=train)
-        return features, self.projector(features, train=train)
+        features = features_of(self.encoder, x, train)
+        return features, features_of(self.projector, features, train)
 
 
 class Logits(NamedTuple):
@@ -52,7 +58,7 @@ class Logits(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """An encoder with a linear layer `head`: the network of the supervised methods."""
+    """Any encoder, as in `Student`, with a linear layer `head`: the network of the supervised methods."""
 
     encoder: nn.Module
     classes: int
@@ -60,6 +66,6 @@ class Classifier(nn.Module):
     @nn.compact
     def __call__(self, x: Images, *, train: bool = False) -> Logits:
         """Return features and logits."""
-        features = self.encoder(x, train=train)
+        features = features_of(self.encoder, x, train)
         init = nn.initializers.truncated_normal(stddev=0.02)
         return Logits(features, nn.Dense(self.classes, kernel_init=init, name="head")(features))

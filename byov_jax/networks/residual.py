@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -90,12 +90,15 @@ class ResNet(nn.Module):
 
     def _norm(self, train: bool) -> Callable[..., nn.Module]:
         if self.norm == "group":
-            return partial(nn.GroupNorm, num_groups=GROUPS, epsilon=1e-5, dtype=self.dtype)
+            return partial(
+                nn.GroupNorm, num_groups=GROUPS, epsilon=1e-5, use_fast_variance=False, dtype=self.dtype
+            )
         return partial(
             nn.BatchNorm,
             use_running_average=not train,
             momentum=0.9,
             epsilon=1e-5,
+            use_fast_variance=False,
             axis_name=self.axis_name,
             dtype=self.dtype,
         )
@@ -133,6 +136,8 @@ class Conv(nn.Module):
 
     With `standardize`, the weights of every output channel are standardised to mean 0 and variance 1.
     """
+
+    role: ClassVar[str] = "convolution"
 
     features: int
     side: int

@@ -10,7 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from byov_jax.networks import ResNet, resnet
-from byov_jax.networks.resnet import Block, Conv
+from byov_jax.networks.residual import Block, Conv
 
 TINY = {"stages": (1, 1), "bottleneck": False, "width": 4, "stem": "small"}
 IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((4, 8, 8, 3)), jnp.float32)
@@ -150,6 +150,18 @@ def test_synchronised_batch_norm_equals_a_large_batch():
     expected = jax.jit(jax.value_and_grad(partial(loss, model), has_aux=True))(params, IMAGES)
     actual = jax.jit(jax.value_and_grad(sharded, has_aux=True))(params, IMAGES)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), actual, expected)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_norms_keep_the_precision_of_large_means(norm):
+    """E[x^2] - E[x]^2 in float32 would be wrong by more than the variance itself."""
+    x = 1e4 + np.random.default_rng(2).standard_normal((4, 8, 8, 32))
+    expected = x.astype(np.float32).astype(np.float64)
+    axes = (0, 1, 2) if norm == "batch" else (1, 2)
+    expected = (expected - expected.mean(axes, keepdims=True)) / expected.std(axes, keepdims=True)
+    module = ResNet(**(TINY | {"width": 32, "norm": norm}))._norm(train=True)()
+    output, _ = jax.jit(module.init_with_output)(jax.random.key(0), jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(output, expected, atol=5e-3)
 
 
 def test_group_norm_is_independent_of_the_batch_and_of_train():

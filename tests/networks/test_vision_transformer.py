@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 from scipy.special import erf
 
 from byov_jax.networks import ViT, vit
-from byov_jax.networks.vit import Block, PatchEmbedding, attend, drop_path, pool, sincos
+from byov_jax.networks.vision_transformer import Block, PatchEmbedding, attend, drop_path, pool, sincos
 
 TINY = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
 IMAGES = jnp.asarray(np.random.default_rng(1).standard_normal((3, 8, 12, 3)), jnp.float32)

@@ -2,7 +2,7 @@
 
 import re
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -157,6 +157,8 @@ class ViT(nn.Module):
 
 class PatchEmbedding(nn.Module):
     """Linear projection of non-overlapping patches: a strided convolution as one matrix product."""
+
+    role: ClassVar[str] = "convolution"
 
     patch: int
     width: int
