@@ -127,7 +127,9 @@ def save(folder: Path, step: int, state: Any, **options: Any) -> None:
         raise RunError(f"{folder}: {writer.failure}")
 
 
-def restore_newest(folder: Path, target: Tree, *, warn: Warn | None = None) -> Tree | None:
+def restore_newest(
+    folder: Path, target: Tree, *, warn: Warn | None = None, partial: bool = False
+) -> Tree | None:
     """Restore the newest state that passes verification; None if nothing was ever saved.
 
     Args:
@@ -136,12 +138,13 @@ def restore_newest(folder: Path, target: Tree, *, warn: Warn | None = None) -> T
       warn: called with a message for every step that failed verification, which is then moved to quarantine;
         without it, as for a reader that does not own the run, nothing is moved. If no step passes, that is a
         RunError either way.
+      partial: `target` is a part of the state; the rest is not read.
     """
     step = processes.broadcast_from_main(lambda: store.newest_verified(folder, warn))
-    return None if step < 0 else restore(folder, step, target)
+    return None if step < 0 else restore(folder, step, target, partial=partial)
 
 
-def restore(folder: Path, step: int, target: Tree) -> Tree:
+def restore(folder: Path, step: int, target: Tree, *, partial: bool = False) -> Tree:
     """Restore a verified state; `target` as in `restore_newest`.
 
     A state with other leaves, or leaves of another shape, is a RunError that names the first of them.
@@ -154,10 +157,16 @@ def restore(folder: Path, step: int, target: Tree) -> Tree:
     def abstract(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or device)
 
-    with ocp.StandardCheckpointer() as checkpointer:
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         try:
-            _check_shapes(checkpointer.metadata(path).item_metadata.tree, target)
-            return checkpointer.restore(path, jax.tree.map(abstract, target))
+            _check_shapes(checkpointer.metadata(path).item_metadata.tree, target, partial)
+            abstract_target = jax.tree.map(abstract, target)
+            arguments = ocp.args.PyTreeRestore(
+                item=abstract_target,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_target),
+                partial_restore=partial,
+            )
+            return checkpointer.restore(path, args=arguments)
         except Exception as error:  # of many types, each of which means that the state cannot be used
             raise RunError(
                 f"checkpoint {folder / str(step)} cannot be read: {reason(error)[:_MAX_REASON]}"
@@ -170,10 +179,10 @@ def _all_finite(state: Any) -> Any:
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
 
 
-def _check_shapes(stored: Any, target: Any) -> None:
+def _check_shapes(stored: Any, target: Any, partial: bool) -> None:
     """Raise at the first difference; orbax would drop leaves that are None in `target`."""
     found, expected = _shapes(stored), _shapes(target)
-    for path in expected | found:
+    for path in expected if partial else expected | found:
         shape, wanted = (shapes.get(path, "absent") for shapes in (found, expected))
         if shape != wanted:
             raise ValueError(f"{path} is {shape}, expected {wanted}")

@@ -12,7 +12,7 @@ from byov_jax.distributed.runner import AXIS, Placed, Runner, abstract
 from byov_jax.methods import Method
 from byov_jax.methods.layout import Layout
 from byov_jax.methods.objectives import Batch
-from byov_jax.methods.step import State
+from byov_jax.methods.state import State
 
 
 class PmapRunner(Runner):

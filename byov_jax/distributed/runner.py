@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from byov_jax.methods import Method
 from byov_jax.methods.objectives import Batch
-from byov_jax.methods.step import State
+from byov_jax.methods.state import State
 
 AXIS = "data"
 """The name of the mesh axis, and of the pmap axis."""

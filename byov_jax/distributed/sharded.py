@@ -13,7 +13,7 @@ from byov_jax.distributed.runner import Runner, abstract
 from byov_jax.methods import Method
 from byov_jax.methods.layout import Layout
 from byov_jax.methods.objectives import Batch
-from byov_jax.methods.step import State
+from byov_jax.methods.state import State
 
 MIN_SHARDED_SIZE = 2**12
 """Arrays with fewer elements are replicated: communication would cost more than the memory is worth."""

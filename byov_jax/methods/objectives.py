@@ -1,7 +1,15 @@
-"""The data terms as functions of sampled weights: BYOL's cosine loss and the cross-entropy.
+"""Objectives: functions of drawn weights. BYOL's cosine loss and the cross-entropy are two of them.
 
-An objective is `(weights, stats, teacher, batch, image_keys, drop_path_key) -> (loss, Outcome)`. `weights` is
-a pair of parameter trees, one for each view (the same tree twice unless each view has its own draw).
+An objective is `(weights, inputs) -> (loss, Outcome)`. `weights` is one parameter tree for each view, the
+same tree every time unless each view has its own draw; `inputs` is all else that a step knows. It may compute
+anything from them that JAX differentiates. `forward` applies a network to all views, as most objectives do:
+
+    def invariance(network):
+        def objective(weights, inputs):
+            (a, b), stats = forward(network, weights, inputs)
+            return jnp.mean(jnp.square(a - b)), Outcome(stats, embedding=a)
+
+        return objective
 """
 
 from collections.abc import Callable
@@ -14,10 +22,11 @@ import optax
 from jaxtyping import Array, Float, Int, UInt8
 
 from byov_jax.methods.teacher import Teacher
+from byov_jax.networks.call import call
 
-Objective = Callable[..., tuple[Array, "Outcome"]]
 AnyArray = Array | np.ndarray
-ViewsFn = Callable[[Any, Any], tuple[Array, Array]]
+ViewsFn = Callable[[Any, Any], tuple[Array, ...]]
+"""`(image_keys, images) -> (x1, x2, ...)`, such as an `images.Views`: any number of views, of any sizes."""
 
 
 class Batch(NamedTuple):
@@ -33,75 +42,139 @@ class Batch(NamedTuple):
     label: Int[AnyArray, " batch"] | None = None
 
 
+class Inputs(NamedTuple):
+    """What an objective is given besides the weights.
+
+    Attributes:
+      views: the augmented views, each [batch, height, width, channels].
+      label: [batch], or None.
+      stats: the network's other collections (`batch_stats`, ...), `{}` if it has none.
+      teacher: the EMA teacher; empty for methods without one.
+      key: for whatever else is random, such as dropout.
+    """
+
+    views: tuple[Array, ...]
+    label: Int[AnyArray, " batch"] | None
+    stats: dict[str, Any]
+    teacher: Teacher
+    key: Array
+
+
+class Outcome(NamedTuple):
+    """What an objective returns besides its loss.
+
+    Attributes:
+      stats: the updated collections.
+      embedding: embeddings [batch, features], whose spread is monitored for a collapse; None for no monitor.
+      features: features [batch, features] that the online probe classifies; None for no probe.
+      metrics: scalars to log by name, each a mean over the batch, so that micro-batches and devices average.
+    """
+
+    stats: dict[str, Any]
+    embedding: Float[Array, "batch features"] | None = None
+    features: Float[Array, "batch features"] | None = None
+    metrics: dict[str, Array] = {}  # noqa: RUF012
+
+
+Objective = Callable[[tuple[Any, ...], Inputs], tuple[Array, Outcome]]
+
+
+def bootstrap(student: Any) -> Objective:
+    """BYOL: the prediction for one view matches the teacher's projection of the other, symmetrised.
+
+    `L = mean_i[(2 - 2 cos(p1, sg z2)) + (2 - 2 cos(p2, sg z1))]`, in [0, 8]. With further views (multi-crop;
+    Caron et al., 2020) the first two are the teacher's targets, and each target's term is the mean over the
+    predictions for all other views.
+    """
+
+    def objective(weights: tuple[Any, ...], inputs: Inputs) -> tuple[Array, Outcome]:
+        taps, stats = forward(student, weights, inputs)
+        predictions = [tap.predictor for tap in taps]
+        cosine = jnp.zeros(())
+        for index, x in enumerate(inputs.views[:2]):
+            z = target(student, inputs, x)
+            others = [cosine_similarity(p, z) for i, p in enumerate(predictions) if i != index]
+            cosine = cosine + sum(others) / len(others)
+        metrics = {"cosine": jnp.mean(cosine) / 2.0}
+        return jnp.mean(4.0 - 2.0 * cosine), Outcome(stats, taps[0].projector, taps[0].encoder, metrics)
+
+    return objective
+
+
+def classification(classifier: Any) -> Objective:
+    """Cross-entropy with the labels on the first view of each image."""
+
+    def objective(weights: tuple[Any, ...], inputs: Inputs) -> tuple[Array, Outcome]:
+        if inputs.label is None:
+            raise ValueError("supervised methods need labels: pass Batch(image, label)")
+        (output,), stats = forward(classifier, weights, inputs._replace(views=inputs.views[:1]))
+        loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(output.logits, inputs.label))
+        hits = jnp.equal(jnp.argmax(output.logits, axis=-1), inputs.label)
+        metrics = {"accuracy": jnp.mean(hits.astype(jnp.float32))}
+        return loss, Outcome(stats, output.encoder, output.encoder, metrics)
+
+    return objective
+
+
+def forward(network: Any, weights: tuple[Any, ...], inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
+    """Apply a network in training mode to every view.
+
+    Every view is given the same statistics; the updated ones are averaged.
+
+    Args:
+      network: a Flax module.
+      weights: the weights for each view.
+      inputs: those of the objective.
+
+    Returns:
+      The outputs for each view, and the updated collections.
+    """
+    keys = jax.random.split(inputs.key, len(inputs.views))
+    results = [
+        _apply(network, {"params": params, **inputs.stats}, x, streams(key, drop_path=True))
+        for params, x, key in zip(weights, inputs.views, keys, strict=False)
+    ]
+    outputs, updated = zip(*results, strict=True)
+    return list(outputs), mean_stats(updated)
+
+
+def target(network: Any, inputs: Inputs, x: Array, method: str = "project") -> Array:
+    """Return the teacher's output for a view, the last one of `network.project`, without gradient.
+
+    The teacher is in training mode, with the statistics of the batch, but without stochastic depth.
+    """
+    variables = {"params": inputs.teacher.params, **inputs.teacher.stats}
+    output, _ = _apply(network, variables, x, streams(inputs.key, drop_path=False), method=method)
+    return jax.lax.stop_gradient(output[-1] if isinstance(output, tuple) else output)
+
+
+def cosine_similarity(p: Float[Array, "batch features"], z: Float[Array, "batch features"]) -> Array:
+    """Return the cosine of each pair of rows, [batch]."""
+    return optax.cosine_similarity(p, z, epsilon=1e-12)
+
+
+def streams(key: Array, *, drop_path: bool) -> dict[str, Array]:
+    """Return the rng streams of a forward pass; a stream of any other name derives from "params"."""
+    named = {"dropout": jax.random.fold_in(key, 1), "params": jax.random.fold_in(key, 2)}
+    return named | ({"drop_path": key} if drop_path else {})
+
+
+def mean_stats(updated: Any) -> Any:
+    """Average collections: their floating-point leaves; of others, such as counters, the last is taken."""
+
+    def merge(*leaves: Array) -> Array:
+        if not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+            return leaves[-1]
+        return sum(leaves[1:], start=leaves[0]) / len(leaves)
+
+    return jax.tree.map(merge, *updated)
+
+
 class Moments(NamedTuple):
     """First and second moment of each coordinate of the normalised embeddings of a batch."""
 
     mean: Float[Array, " features"]
     square: Float[Array, " features"]
-
-
-class Monitors(NamedTuple):
-    """Diagnostics of a data term, each a mean over the batch, so that micro-batches and devices average.
-
-    Attributes:
-      embedding: moments of the embeddings, from which `embedding_std` detects a collapse.
-      cosine: mean cosine similarity of predictions and targets (BYOL and BYOV).
-      accuracy: top-1 accuracy on the training batch (supervised methods).
-    """
-
-    embedding: Moments
-    cosine: Float[Array, ""] | None = None
-    accuracy: Float[Array, ""] | None = None
-
-
-class Outcome(NamedTuple):
-    """Auxiliary output of a data term: updated statistics, diagnostics, features of the first view."""
-
-    stats: dict[str, Any]
-    monitors: Monitors
-    features: Float[Array, "batch features"]
-
-
-def bootstrap(student, views: ViewsFn) -> Objective:
-    """BYOL: the prediction for one view matches the teacher's projection of the other, symmetrised.
-
-    `L = mean_i[(2 - 2 cos(p1, sg z2)) + (2 - 2 cos(p2, sg z1))]`, in [0, 8].
-    """
-
-    def target(teacher: Teacher, x):
-        variables = {"params": teacher.params, **teacher.stats}
-        (_, z), _ = student.apply(variables, x, train=True, mutable=["batch_stats"], method="project")
-        return jax.lax.stop_gradient(z)
-
-    def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key):
-        x1, x2 = views(image_keys, batch.image)
-        key1, key2 = jax.random.split(drop_path_key)
-        taps1, stats1 = _train_mode(student, weights[0], stats, x1, key1)
-        taps2, stats2 = _train_mode(student, weights[1], stats, x2, key2)
-        z1, z2 = target(teacher, x1), target(teacher, x2)
-        cosine = _cosine(taps1.predictor, z2) + _cosine(taps2.predictor, z1)
-        loss = jnp.mean(4.0 - 2.0 * cosine)
-        new_stats = jax.tree.map(lambda a, b: 0.5 * (a + b), stats1, stats2)
-        monitors = Monitors(moments(taps1.projector), cosine=jnp.mean(cosine) / 2.0)
-        return loss, Outcome(new_stats, monitors, taps1.encoder)
-
-    return objective
-
-
-def classification(classifier, views: ViewsFn) -> Objective:
-    """Cross-entropy with the labels on the first view of each image."""
-
-    def objective(weights, stats, teacher: Teacher, batch: Batch, image_keys, drop_path_key):
-        if batch.label is None:
-            raise ValueError("supervised methods need labels: pass Batch(image, label)")
-        x, _ = views(image_keys, batch.image)
-        output, new_stats = _train_mode(classifier, weights[0], stats, x, drop_path_key)
-        loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(output.logits, batch.label))
-        hits = jnp.equal(jnp.argmax(output.logits, axis=-1), batch.label)
-        monitors = Monitors(moments(output.encoder), accuracy=jnp.mean(hits.astype(jnp.float32)))
-        return loss, Outcome(new_stats, monitors, output.encoder)
-
-    return objective
 
 
 def moments(z: Float[Array, "batch features"]) -> Moments:
@@ -119,17 +192,14 @@ def embedding_std(embedding: Moments) -> Float[Array, ""]:
     return jnp.mean(jnp.sqrt(variance)) * jnp.sqrt(embedding.mean.shape[-1])
 
 
-def _cosine(p, z):
-    return optax.cosine_similarity(p, z, epsilon=1e-12)
+def _apply(
+    network: Any, variables: dict[str, Any], x: Array, rngs: dict[str, Array], method: str = "__call__"
+):
+    """Return the output in training mode and the collections that the network has, updated."""
+    collections = {name: tree for name, tree in variables.items() if name != "params"}
 
+    def train(module, x):
+        return call(module, x, train=True, method=method)
 
-def _train_mode(module, weights, stats, x, drop_path_key):
-    """Apply `module` in training mode; return its output and the updated collections."""
-    output, updated = module.apply(
-        {"params": weights, **stats},
-        x,
-        train=True,
-        rngs={"drop_path": drop_path_key},
-        mutable=["batch_stats"],
-    )
-    return output, {**stats, **updated}
+    output, updated = network.apply(variables, x, rngs=rngs, mutable=list(collections), method=train)
+    return output, {**collections, **updated}

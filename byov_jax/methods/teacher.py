@@ -1,5 +1,6 @@
 """The teacher of BYOL: an EMA of the student's mean, without predictor and without gradient."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,14 +8,12 @@ import jax.numpy as jnp
 
 from byov_jax.bayes.moments import ema
 
-PARTS = ("encoder", "projector")
-
 
 class Teacher(NamedTuple):
     """The network that computes BYOL's targets.
 
     Attributes:
-      params: `{"encoder": ..., "projector": ...}`, the EMA of the posterior mean.
+      params: the EMA of the posterior mean: of its parts `{"encoder": ..., "projector": ...}` for a student.
       stats: the same parts of the other collections: the EMA of `batch_stats`, a copy of the others.
     """
 
@@ -22,27 +21,35 @@ class Teacher(NamedTuple):
     stats: dict[str, dict[str, Any]]
 
 
-def init(mean: dict, stats: dict) -> Teacher:
-    """Return a copy of the student, in separate buffers so that both can be donated."""
-    teacher = Teacher(_select(mean), {name: _select(collection) for name, collection in stats.items()})
+def init(network: Any, mean: dict, stats: dict) -> Teacher:
+    """Return a copy of a network's parts, in separate buffers so that both can be donated.
+
+    A network names the parts that its teacher has in `teacher_parts`; without, the teacher has them all.
+    """
+    parts = getattr(network, "teacher_parts", None) or mean
+    teacher = Teacher(
+        _select(mean, parts), {name: _select(collection, parts) for name, collection in stats.items()}
+    )
     return jax.tree.map(jnp.copy, teacher)
 
 
 def none() -> Teacher:
-    """Return the empty teacher of the supervised methods."""
+    """Return the empty teacher of the methods without one."""
     return Teacher({}, {})
 
 
 def update(teacher: Teacher, mean: dict, stats: dict, tau) -> Teacher:
     """`teacher <- tau * teacher + (1 - tau) * student`, for the parts of the teacher."""
+
+    def update_stats(name: str, old: dict) -> dict:
+        new = _select(stats[name], old)
+        return ema(old, new, tau) if name == "batch_stats" else new
+
     return Teacher(
         params=ema(teacher.params, _select(mean, teacher.params), tau),
-        stats={
-            name: ema(part, _select(stats[name], part), tau) if name == "batch_stats" else part
-            for name, part in teacher.stats.items()
-        },
+        stats={name: update_stats(name, part) for name, part in teacher.stats.items()},
     )
 
 
-def _select(tree: dict, names=PARTS) -> dict:
+def _select(tree: dict, names: Iterable[str]) -> dict:
     return {name: tree[name] for name in names if name in tree}

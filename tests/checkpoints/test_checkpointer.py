@@ -41,8 +41,9 @@ def test_the_fixture_covers_every_kind_of_leaf(state):
     """None leaves, empty containers and NamedTuples."""
     assert state.posterior.log_var["predictor"]["dense_0"]["bias"] is None
     assert state.prior.variance["encoder"]["Dense_0"]["kernel"].shape == (64, 8)
-    assert isinstance(state.optimizer[0], tuple)
-    assert not jax.tree.leaves(state.optimizer[0])
+    assert isinstance(state.optimizer, tuple)
+    assert isinstance(state.variance[0], tuple)
+    assert not jax.tree.leaves(state.optimizer.inner_state[1])
 
 
 @pytest.mark.parametrize("form", [lambda state: state, abstract], ids=["concrete", "abstract"])

@@ -56,8 +56,8 @@ def test_it_does_not_change_the_run():
         steps(tiny.byov_method(optax.sgd(0.1), classes=c))
         for c in (3, 0)
     )
-    assert bare.probe_loss is None
-    assert info.probe_loss > 0.0
+    assert "probe_loss" not in bare.metrics
+    assert info.metrics["probe_loss"] > 0.0
     assert not without.online.params
     for part in ("posterior", "stats", "teacher"):
         actual, expected = getattr(with_probe, part), getattr(without, part)
@@ -93,8 +93,12 @@ def test_pmap_averages_its_gradient_loss_and_accuracy(whole):
     state, info = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))(start, parts, KEY)
     for device in (0, 7):
         assert_same_gradient(whole[0].online, jax.tree.map(lambda x, d=device: x[d], state.online))
-    np.testing.assert_allclose(info.probe_loss, np.full(8, whole[1].probe_loss), rtol=1e-5)
-    np.testing.assert_allclose(info.probe_accuracy, np.full(8, whole[1].probe_accuracy), rtol=1e-5)
+    np.testing.assert_allclose(
+        info.metrics["probe_loss"], np.full(8, whole[1].metrics["probe_loss"]), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        info.metrics["probe_accuracy"], np.full(8, whole[1].metrics["probe_accuracy"]), rtol=1e-5
+    )
 
 
 def test_missing_labels_are_an_error_with_a_remedy():

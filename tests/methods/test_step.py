@@ -51,13 +51,14 @@ def test_info_reports_the_terms_of_the_objective(byov_after_one_step):
     state, info = byov_after_one_step
     weights = byov.posterior.size(state.posterior)
     assert 0.0 <= info.loss <= 8.0
-    np.testing.assert_allclose(info.cosine, 1.0 - info.loss / 4.0, rtol=1e-5)
+    np.testing.assert_allclose(info.metrics["cosine"], 1.0 - info.loss / 4.0, rtol=1e-5)
     np.testing.assert_allclose(info.kl_per_weight, info.kl / weights, rtol=1e-6)
     np.testing.assert_allclose(info.kl_per_weight, 4.5, atol=0.1)
     np.testing.assert_allclose(info.kl_scaled, info.kl / weights, rtol=1e-6)
     np.testing.assert_allclose(info.temperature, 64 / weights, rtol=1e-6)
     np.testing.assert_allclose(info.learning_rate, 1e-3, rtol=1e-6)
-    assert info.accuracy is None
+    assert set(info.metrics) == {"cosine"}
+    np.testing.assert_allclose(info.implied_l2, 1.0 / weights, rtol=1e-6)
     assert info.beta == 1.0
     assert info.tau == np.float32(0.9)
     assert info.gradient_norm > 0.0
@@ -108,8 +109,9 @@ def test_the_loss_is_summed_over_both_directions_and_uses_one_draw():
 
 
 def test_the_kl_gradient_is_that_of_the_closed_form():
-    with_kl, _ = run(tiny.byov_method(SGD, beta=0.7, kl_norm="none"))
-    without, _ = run(tiny.byov_method(SGD, beta=0.0, kl_norm="none"))
+    variance = byov.variance.gradient(SGD)
+    with_kl, _ = run(tiny.byov_method(SGD, beta=0.7, kl_norm="none", variance=variance))
+    without, _ = run(tiny.byov_method(SGD, beta=0.0, kl_norm="none", variance=variance))
     start = tiny.byov_method(SGD).init(jax.random.key(0), BATCH)
     expected = jax.tree.map(lambda g: -0.7 * g, jax.grad(byov.posterior.kl)(start.posterior))
     error = difference(difference(with_kl.posterior, without.posterior), expected)
@@ -217,12 +219,13 @@ def test_many_draws_average_the_loss():
     _, four = run(tiny.byov_method(SGD, draws=4, **fields), state=start)
 
     streams = jax.random.split(jax.random.fold_in(KEY, 0), 3)
-    objective = objectives.bootstrap(fields["net"], tiny.exposures)
-    keys = images.image_keys(streams[0], jnp.arange(16))
+    objective = objectives.bootstrap(fields["net"])
+    views = tiny.exposures(images.image_keys(streams[0], jnp.arange(16)), BATCH.image)
+    inputs = objectives.Inputs(views, None, {}, start.teacher, streams[2])
     losses = []
     for draw in range(4):
         weights = byov.posterior.sample(jax.random.fold_in(streams[1], draw), start.posterior)
-        losses.append(objective((weights, weights), {}, start.teacher, BATCH, keys, streams[2])[0])
+        losses.append(objective((weights, weights), inputs)[0])
     assert np.std(losses) > 1e-3
     np.testing.assert_allclose(four.loss, np.mean(losses), rtol=1e-5)
 
@@ -287,17 +290,34 @@ def test_a_batch_that_cannot_be_split_is_refused():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"beta": -1.0}, "beta=-1.0"),
-        ({"tau": 1.5}, r"tau=1.5 must lie in \[0, 1\]"),
+        ({"beta": -1.0}, "beta=-1.0 must be 0 or more"),
+        ({"beta": float("inf")}, "beta=inf must be a finite number"),
+        ({"tau": 1.5}, r"tau=1.5 must be in \[0, 1\]"),
         ({"kl_norm": "mean"}, "kl_norm='mean' is not one of"),
-        ({"draws": 0}, "draws=0"),
+        ({"draws": 0}, "draws=0 must be at least 1"),
+        ({"draws": 1.5}, "draws=1.5 must be an integer"),
         ({"accumulate": 0}, "accumulate=0"),
         ({"dataset_size": 0}, "dataset_size=0"),
+        ({"dataset_size": 10.5}, "dataset_size=10.5 must be an integer"),
+        ({"log_var": 50.0}, r"log_var=50.0 must be in \[-100, 0\]"),
+        ({"log_var": 0.01}, r"log_var=0.01 must be in \[-100, 0\]"),
+        ({"spike": 0.5}, "spike=0.5 must be at least 1, or 0 for none"),
+        ({"prior": "standard"}, r"prior='standard' must be a Prior, such as priors.standard\(\)"),
+        ({"variance": optax.adam(1e-3)}, r"must be a VarianceRule, such as variance.adam\(\)"),
     ],
 )
 def test_bad_settings_are_named_where_they_enter(fields, message):
+    bayes = {name: fields.pop(name) for name in list(fields) if name in byov.methods.Bayes._fields}
+    student = tiny.student()
+    fields = {"tau": 0.9, "views": tiny.exposures} | fields
     with pytest.raises(ValueError, match=message):
-        tiny.byov_method(**fields)
+        byov.methods.from_objective(
+            student,
+            objectives.bootstrap(student),
+            SGD,
+            bayes=byov.methods.Bayes(**({"dataset_size": 64, "beta": 1.0} | bayes)),
+            **fields,
+        )
 
 
 def test_supervised_methods_share_the_step():
@@ -309,8 +329,8 @@ def test_supervised_methods_share_the_step():
     a, info = run(plain, steps=2)
     b, _ = run(bayesian, steps=2)
     assert_close(a.posterior.mean, b.posterior.mean, rtol=1e-5, atol=1e-6)
-    assert info.cosine is None
-    assert 0.0 <= info.accuracy <= 1.0
+    assert set(info.metrics) == {"accuracy"}
+    assert 0.0 <= info.metrics["accuracy"] <= 1.0
     np.testing.assert_allclose(run(plain)[1].loss, np.log(3.0), atol=0.1)
     assert jax.tree.leaves(a.teacher) == []
 

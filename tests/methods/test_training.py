@@ -30,7 +30,8 @@ def test_byov_trains_with_every_prior(name):
     rate = byov.schedules.warmup_cosine(2e-3, 20, STEPS)
     method = byov.methods.byov(
         student,
-        byov.optimizers.adamw(rate, log_var_multiplier=20.0),
+        byov.optimizers.adamw(rate),
+        variance=byov.variance.adam(lambda step: 20.0 * rate(step)),
         views=images.small_gray(),
         dataset_size=2000,
         beta=1.0,

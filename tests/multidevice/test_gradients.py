@@ -79,7 +79,7 @@ def test_every_device_of_a_pmap_draws_its_own_weights():
     _, info = jax.pmap(method.step, axis_name="batch", in_axes=(None, 0, None))(start, split(BATCH), KEY)
 
     views_key, weights_key, drop_key = jax.random.split(jax.random.fold_in(KEY, 0), 3)
-    objective = jax.jit(objectives.bootstrap(net, tiny.exposures))
+    objective = jax.jit(objectives.bootstrap(net))
     losses = []
     for device in range(DEVICES):
         rows = jnp.arange(4) + 4 * device
@@ -87,7 +87,8 @@ def test_every_device_of_a_pmap_draws_its_own_weights():
         draw = jax.random.fold_in(jax.random.fold_in(weights_key, device), 0)
         weights = byov.posterior.sample(draw, start.posterior)
         keys = images.image_keys(views_key, rows)
-        losses.append(objective((weights, weights), {}, start.teacher, part, keys, drop_key)[0])
+        inputs = objectives.Inputs(tiny.exposures(keys, part.image), part.label, {}, start.teacher, drop_key)
+        losses.append(objective((weights, weights), inputs)[0])
     np.testing.assert_allclose(info.loss, np.full(DEVICES, np.mean(losses)), rtol=1e-5)
 
 
