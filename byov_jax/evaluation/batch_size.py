@@ -1,5 +1,6 @@
 """How many weight draws and examples fit into memory at once."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -20,14 +21,13 @@ class BatchSize(NamedTuple):
 def choose(apply, params: Any, x: Any, draws: int) -> BatchSize:
     """Return the largest batch of examples, then the most draws of it, that half of the free memory holds.
 
-    The traced program is analysed, neither compiled nor run: the peak memory of one draw at two batch sizes
-    gives the bytes per draw and per example.
+    The traced program is analysed, neither compiled nor run, and only once for the same function and shapes.
     """
     n = jax.tree.leaves(x)[0].shape[0]
-    small, large = (_activation_bytes(apply, params, x, size) for size in (1, 9))
-    per_example = max((large - small) // 8, 1)
-    per_draw = _bytes(jax.tree.leaves(params)) + max(small - per_example, 0)
-    budget = _budget()
+    abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
+    leaves, treedef = jax.tree.flatten((abstract, _rows(x, 1)))
+    per_draw, per_example = _memory(apply, treedef, *leaves)
+    budget = 2 ** int(np.log2(max(_budget(), 1)))  # a little more or less free memory changes no program
     examples = int(np.clip(budget // per_example, 1, n))
     if examples < n:
         examples = 2 ** int(np.log2(examples))  # inputs of different sizes then share one compiled program
@@ -41,11 +41,26 @@ def _budget() -> int:
     return (stats["bytes_limit"] - stats["bytes_in_use"]) // 2
 
 
-def _activation_bytes(apply, params, x, size: int) -> int:
-    """Return the peak bytes inside `apply` on `size` examples, without `params` and inputs."""
-    inputs = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), x)
-    abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
-    return _peak(jax.make_jaxpr(apply)(abstract, inputs).jaxpr)
+@lru_cache(maxsize=256)
+def _memory(apply, treedef: Any, *leaves: jax.ShapeDtypeStruct) -> tuple[int, int]:
+    """Return the bytes per draw and per example, from the peak memory of one draw at two batch sizes.
+
+    It remembers shapes, not arrays.
+    """
+    params, x = jax.tree.unflatten(treedef, leaves)
+    small, large = (_activation_bytes(apply, params, _rows(x, size)) for size in (1, 9))
+    per_example = max((large - small) // 8, 1)
+    return _bytes(jax.tree.leaves(params)) + max(small - per_example, 0), per_example
+
+
+def _rows(tree, n: int):
+    """Return the shapes of the arrays of `tree` with `n` rows."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype), tree)
+
+
+def _activation_bytes(apply, params, x) -> int:
+    """Return the peak bytes inside `apply`, without `params` and inputs."""
+    return _peak(jax.make_jaxpr(apply)(params, x).jaxpr)
 
 
 def _peak(jaxpr: core.Jaxpr) -> int:
@@ -72,4 +87,4 @@ def _is_jaxpr(x: Any) -> bool:
 
 
 def _bytes(avals: Any) -> int:
-    return sum(int(np.prod(a.shape)) * np.dtype(a.dtype).itemsize for a in avals if hasattr(a, "shape"))
+    return sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in avals if hasattr(a, "shape"))

@@ -129,7 +129,8 @@ def calibration(
     """
     if counts.ndim != 2 or counts.shape[1] != len(labels):
         raise ValueError(f"counts must be [resamples, {len(labels)}], got {counts.shape}")
-    return _calibration(*checks.predictions(probs, labels), jnp.asarray(counts), bins=bins)
+    checks.predictions(probs, labels)
+    return _calibration(probs, labels, counts, bins=bins)
 
 
 @partial(jax.jit, static_argnames="bins")

@@ -1,6 +1,7 @@
 """Input checks of the metrics, the probes and the bootstrap.
 
-Outside of jit all values are checked; inside, where values are unknown, only shapes and dtypes.
+Outside of jit all values are checked, on the host, where that compiles nothing; inside, where values are
+unknown, only shapes and dtypes.
 """
 
 from typing import Any
@@ -8,44 +9,60 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 
 def predictions(
-    probs: Array | np.ndarray, labels: Array | np.ndarray, weights: Array | np.ndarray | None = None
-) -> tuple[Float[Array, "n classes"], Int[Array, "n"]]:
-    """Check probabilities against labels; return them as float32 or wider, and as int32.
+    probs: Array | np.ndarray,
+    labels: Array | np.ndarray,
+    weights: Array | np.ndarray | None = None,
+    *,
+    where: Array | np.ndarray | None = None,
+) -> None:
+    """Raise ValueError unless rows hold probabilities, and labels of their classes.
 
     Args:
       probs: [n, classes], rows in [0, 1] that sum to 1 within `tolerance`.
       labels: [n] integers from 0 to `classes - 1`.
       weights: [n] or None; rows of weight 0 are padding and may hold anything.
+      where: [n] booleans or None, instead of weights; one row at least must count.
     """
-    _check_shape("probs", probs, ("n", "classes"))
+    probability_axes("probs", probs, ("n", "classes"))
     if weights is not None:
         _check_weights(weights, len(probs))
+    if where is not None:
+        mask("where", where, len(probs))
+        weights = where
     if is_concrete(probs) and is_concrete(weights):
-        _check_probs(_weighted_rows(probs, weights), tolerance(probs.dtype))
+        probability_rows(_weighted_rows(probs, weights), tolerance(probs.dtype))
     integer_labels(labels, len(probs), probs.shape[1], weights)
-    return as_float(probs), jnp.asarray(labels).astype(jnp.int32)
 
 
-def probabilities(probs: Array | np.ndarray, axes: tuple[str, ...]) -> Float[Array, "..."]:
-    """Check probabilities `[*axes]`, classes last; return them as float32 or wider."""
-    _check_shape("probs" if len(axes) == 2 else "draws", probs, axes)
+def probabilities(probs: Array | np.ndarray, axes: tuple[str, ...]) -> None:
+    """Raise ValueError unless `probs` holds probabilities `[*axes]`, classes last."""
+    probability_axes("probs" if len(axes) == 2 else "draws", probs, axes)
     if is_concrete(probs):
-        _check_probs(np.asarray(probs).reshape(-1, probs.shape[-1]), tolerance(probs.dtype))
-    return as_float(probs)
+        probability_rows(np.asarray(probs).reshape(-1, probs.shape[-1]), tolerance(probs.dtype))
 
 
-def scores(name: str, values: Array | np.ndarray) -> Float[Array, "n"]:
-    """Check that there is one finite score per example; return them as float32 or wider."""
+def mask(name: str, where: Array | np.ndarray, n: int) -> None:
+    """Raise ValueError unless `where` is [n] booleans, at least one of them True."""
+    if where.shape != (n,) or where.dtype != bool:
+        raise ValueError(f"{name} must be [{n}] booleans, got {list(where.shape)} of {where.dtype}")
+    if is_concrete(where) and not np.any(np.asarray(where)):
+        raise ValueError(f"{name} is False everywhere: no row is left to measure")
+
+
+def scores(name: str, values: Array | np.ndarray, where: Array | np.ndarray | None = None) -> None:
+    """Raise ValueError unless there is one score per example, finite where the mask `where` is not False."""
     if values.ndim != 1 or not len(values):
         raise ValueError(f"{name} must be [n] with n above 0, got {list(values.shape)}")
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
         raise ValueError(f"{name} must be real numbers, got {values.dtype}")
-    finite(name, values)
-    return as_float(values)
+    if where is not None:
+        mask(f"{name}_where", where, len(values))
+    if is_concrete(values) and is_concrete(where):
+        finite(name, _weighted_rows(values, where))
 
 
 def features(name: str, values: Array | np.ndarray) -> None:
@@ -86,7 +103,7 @@ def fraction(name: str, value: float) -> None:
 def finite(name: str, values: Array | np.ndarray) -> None:
     """Raise ValueError for NaN or infinity."""
     # Reductions first: `isfinite` of a large feature bank would be a large array too.
-    if is_concrete(values) and not (jnp.isfinite(values.min()) and jnp.isfinite(values.max())):
+    if is_concrete(values) and not np.all(np.isfinite([float(values.min()), float(values.max())])):
         raise ValueError(f"{name} must be finite, got NaN or infinity")
 
 
@@ -109,7 +126,8 @@ def tolerance(dtype) -> float:
     return 1e-2 if jnp.finfo(dtype).bits == 16 else 1e-3
 
 
-def _check_shape(name: str, probs, axes: tuple[str, ...]) -> None:
+def probability_axes(name: str, probs: Array | np.ndarray, axes: tuple[str, ...]) -> None:
+    """Raise ValueError unless `probs` is a floating-point array `[*axes]`, with 2 or more classes last."""
     if probs.ndim != len(axes) or 0 in probs.shape or probs.shape[-1] < 2:
         form = ", ".join(axes)
         raise ValueError(
@@ -119,14 +137,16 @@ def _check_shape(name: str, probs, axes: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be floating-point probabilities, got {probs.dtype}")
 
 
-def _check_probs(rows: np.ndarray, tolerance: float) -> None:
+def probability_rows(rows: np.ndarray, tolerance: float) -> None:
+    """Raise ValueError unless rows [n, classes] are in [0, 1] and sum to 1 within the tolerance."""
     if not len(rows):
         return
-    rows = rows.astype(np.promote_types(rows.dtype, np.float32))
-    if not np.all(np.isfinite(rows)):
+    rows = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
+    low, high = rows.min(), rows.max()
+    if not np.isfinite(low) or not np.isfinite(high):
         raise ValueError("probabilities must be finite, got NaN or infinity")
-    if rows.min() < 0 or rows.max() > 1 + tolerance:
-        raise ValueError(f"probabilities must lie in [0, 1], got {rows.min():.6g} to {rows.max():.6g}")
+    if low < 0 or high > 1 + tolerance:
+        raise ValueError(f"probabilities must lie in [0, 1], got {low:.6g} to {high:.6g}")
     sums = rows.sum(axis=1)
     worst = sums[np.argmax(np.abs(sums - 1))]
     if abs(worst - 1) > tolerance:

@@ -48,7 +48,8 @@ def convergence(key: Array, draws: Array | np.ndarray, repeats: int = 50) -> Con
       draws: probabilities [K, n, classes], from `predictive.predict`.
       repeats: resamples; each takes K draws with replacement, of which the first k are used.
     """
-    draws = checks.probabilities(draws, ("draws", "n", "classes"))
+    checks.probabilities(draws, ("draws", "n", "classes"))
+    draws = checks.as_float(draws)
     predicted = jnp.argmax(jnp.mean(draws, axis=0), axis=-1)
     return _convergence(key, jnp.take_along_axis(draws, predicted[None, :, None], axis=-1)[..., 0], repeats)
 

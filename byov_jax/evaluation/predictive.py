@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from byov_jax.bayes import posterior
+from byov_jax.bayes.paths import path_of
 from byov_jax.bayes.posterior import Posterior
-from byov_jax.bayes.select import path_of
-from byov_jax.evaluation import batch_size
-from byov_jax.evaluation.metrics import entropy
+from byov_jax.evaluation import batch_size, checks
+from byov_jax.evaluation.metrics.uncertainty import per_example_entropy, standard_deviation
 
 Apply = Callable[[Any, Any], Any]
 MODES = ("mc", "mean")
@@ -124,12 +125,14 @@ def statistics(
 ) -> Prediction:
     """Compute statistics of a classifier's predictive distribution, in the memory of a few chunks of draws.
 
-    Args as in `predict`, with an `apply` that returns probabilities [n, classes], or a tuple of these,
-    features [n, d] and anything else.
+    Args as in `predict`, with an `apply` that returns probabilities [n, classes], not logits, or a tuple of
+    these, features [n, d] and anything else.
     """
     state = None
     for outputs in _outputs(key, q, apply, x, draws, chunk, batch):
         probs, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
+        if state is None:
+            _check_probabilities(probs)
         observed = (probs, _entropies(probs), rest)
         state = _update(state or _init(observed), observed)
     return _prediction(_moments(state))
@@ -226,18 +229,31 @@ def _moments(state: _Welford) -> Moments:
     return Moments(state.mean, jax.tree.map(lambda s: s / state.count, state.square))
 
 
-_entropies = jax.jit(jax.vmap(entropy))
+def _check_probabilities(draws) -> None:
+    """Raise ValueError unless the first of the draws [draws, n, classes] holds probabilities, or NaN."""
+    try:
+        checks.probability_axes("its outputs", draws, ("draws", "n", "classes"))
+        if checks.is_concrete(draws):
+            rows = np.asarray(draws)[0]
+            checks.probability_rows(rows[~np.isnan(rows).any(axis=1)], checks.tolerance(draws.dtype))
+    except ValueError as error:
+        raise ValueError(f"apply must return probabilities, jax.nn.softmax of logits: {error}") from None
+
+
+@jax.jit
+def _entropies(probs):
+    return per_example_entropy(checks.as_float(probs))
 
 
 @jax.jit
 def _prediction(moments: Moments) -> Prediction:
     (probs, expected_entropy, rest), (variance, _, rest_variance) = moments
-    total = entropy(probs)
+    total = per_example_entropy(probs)
     predicted = jnp.argmax(probs, axis=-1, keepdims=True)
     return Prediction(
         probs=probs,
         variance=variance,
-        std=jnp.sqrt(jnp.take_along_axis(variance, predicted, axis=-1)[:, 0]),
+        std=standard_deviation(jnp.take_along_axis(variance, predicted, axis=-1)[:, 0]),
         entropy=total,
         expected_entropy=expected_entropy,
         mutual_information=jnp.maximum(total - expected_entropy, 0.0),  # negative only by rounding

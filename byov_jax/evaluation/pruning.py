@@ -7,6 +7,7 @@ kept, and None for everything else.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +16,10 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from byov_jax.bayes import posterior
+from byov_jax.bayes import roles as parameter_roles
+from byov_jax.bayes.paths import is_float, path_of
 from byov_jax.bayes.posterior import Posterior
-from byov_jax.bayes.select import is_float, is_kernel, is_stacked, path_of, path_of_layer
+from byov_jax.bayes.roles import Roles, is_kernel, layer_paths
 from byov_jax.evaluation import checks
 
 FRACTIONS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05)
@@ -25,7 +28,14 @@ FRACTIONS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05)
 Where = Callable[[str], bool] | None
 
 
-def snr_mask(q: Posterior, keep: float, *, scope: str = "layer", where: Where = None) -> PyTree:
+def snr_mask(
+    q: Posterior,
+    keep: float | Array,
+    *,
+    scope: str = "layer",
+    where: Where = None,
+    roles: Roles | None = None,
+) -> PyTree:
     """Keep the weights of highest `|mean| / sigma` (Graves, 2011; Blundell et al., 2015).
 
     A kernel without a posterior has no ratio and is not pruned. To compare with another criterion when there
@@ -34,38 +44,55 @@ def snr_mask(q: Posterior, keep: float, *, scope: str = "layer", where: Where = 
     Args:
       q: the posterior.
       keep: the fraction to keep, in [0, 1]: of `n` weights exactly `floor(keep * n + 1/2)`. Of equal weights
-        the earlier ones are kept.
+        the earlier ones are kept. It may be an array, traced inside jit and vmap: then as many as there are
+        `i` with `(i + 1/2) / n <= keep`, which is the same number up to the rounding of float32, and a traced
+        fraction below 0 or NaN keeps nothing, one above 1 everything.
       scope: `"layer"` keeps this fraction of every layer, `"global"` of all layers together. A layer is one
-        kernel; kernels that a scan stacks under `blocks` count as one layer per depth.
+        kernel; one that a scan stacks counts as one layer per index, if `roles` says so.
       where: which kernels are pruned, by path. By default those of the encoder if there is one under that
         name, as in a student or a classifier, and all otherwise. What is not the kernel of a linear or
         convolutional layer (biases, norms, tokens, positions) is never pruned.
+      roles: what the parameters are, from `networks.roles`; read off the tree if None, and then nothing
+        counts as stacked.
 
     Returns:
       The mask, to be applied to `q.mean` or to any draw from `q`.
     """
     ratios = {path_of(keys): ratio for keys, ratio in jax.tree_util.tree_leaves_with_path(posterior.snr(q))}
-    kernels = _kernels(q.mean, where)
+    kernels = _kernels(q.mean, where, roles)
     scores = {path: ratios[path] for path in kernels if path in ratios}
     if not scores:
         raise ValueError(f"none of the {len(kernels)} kernels has a posterior, hence a signal-to-noise ratio")
-    return _mask(q.mean, scores, keep, scope)
+    return _mask(q.mean, scores, keep, scope, roles)
 
 
-def magnitude_mask(params: PyTree, keep: float, *, scope: str = "layer", where: Where = None) -> PyTree:
+def magnitude_mask(
+    params: PyTree,
+    keep: float | Array,
+    *,
+    scope: str = "layer",
+    where: Where = None,
+    roles: Roles | None = None,
+) -> PyTree:
     """Keep the weights of largest magnitude; arguments and result as in `snr_mask`."""
-    scores = {path: jnp.abs(kernel) for path, kernel in _kernels(params, where).items()}
-    return _mask(params, scores, keep, scope)
+    scores = {path: jnp.abs(kernel) for path, kernel in _kernels(params, where, roles).items()}
+    return _mask(params, scores, keep, scope, roles)
 
 
 def random_mask(
-    key: Array, params: PyTree, keep: float, *, scope: str = "layer", where: Where = None
+    key: Array,
+    params: PyTree,
+    keep: float | Array,
+    *,
+    scope: str = "layer",
+    where: Where = None,
+    roles: Roles | None = None,
 ) -> PyTree:
     """Keep random weights, as many as the other masks do: the baseline of any criterion."""
-    kernels = _kernels(params, where)
+    kernels = _kernels(params, where, roles)
     # One permutation of all the weights has no ties, and is uniform within every layer as well.
     scores = jax.random.permutation(key, sum(kernel.size for kernel in kernels.values()))
-    return _mask(params, _split(scores, kernels), keep, scope)
+    return _mask(params, _split(scores, kernels), keep, scope, roles)
 
 
 def apply(mask: PyTree, params: PyTree) -> PyTree:
@@ -77,6 +104,11 @@ def apply(mask: PyTree, params: PyTree) -> PyTree:
         raise ValueError(f"the mask does not have the structure of the parameters: {error}") from None
     pruned = []
     for (keys, leaf), kept in zip(with_path, masks, strict=True):
+        if kept is not None and jnp.result_type(kept) != jnp.bool_:
+            raise ValueError(
+                f"the mask at {path_of(keys)!r} must be booleans, got {jnp.result_type(kept)}: "
+                "the arguments are apply(mask, params)"
+            )
         if kept is not None and jnp.shape(kept) != jnp.shape(leaf):
             raise ValueError(
                 f"the mask at {path_of(keys)!r} has shape {jnp.shape(kept)}, the parameter {jnp.shape(leaf)}"
@@ -114,15 +146,15 @@ class Sparsity(NamedTuple):
     overall: Count
 
 
-def sparsity(mask: PyTree) -> Sparsity:
-    """Count the weights that a mask keeps."""
+def sparsity(mask: PyTree, *, roles: Roles | None = None) -> Sparsity:
+    """Count the weights that a mask keeps; `roles` as in `snr_mask`."""
     layers: dict[str, Count] = {}
     for keys, kept in jax.tree_util.tree_leaves_with_path(mask):
         path, kept = path_of(keys), np.asarray(kept)
-        parts = {path: kept}
-        if is_stacked(path):
-            parts = {path_of_layer(path, depth): layer for depth, layer in enumerate(kept)}
-        layers |= {name: Count(int(layer.sum()), layer.size) for name, layer in parts.items()}
+        stacked = _is_stacked(path, roles)
+        names = layer_paths(path, roles[path], len(kept)) if roles and stacked else [path]
+        parts = zip(names, kept if stacked else [kept], strict=True)
+        layers |= {name: Count(int(layer.sum()), layer.size) for name, layer in parts}
     if not layers:
         raise ValueError("the mask is None everywhere: it prunes no kernel")
     kept, total = (sum(column) for column in zip(*layers.values(), strict=True))
@@ -176,12 +208,15 @@ def sweep(
     return rows
 
 
-def _kernels(params, where: Where) -> dict[str, Any]:
+def _kernels(params, where: Where, roles: Roles | None) -> dict[str, Any]:
     """Return the kernels to prune, by path."""
     if isinstance(params, Posterior):
         raise ValueError("params is a Posterior: pass its mean")
     leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    candidates = {path: leaf for path, leaf in leaves.items() if _is_prunable(path, leaf)}
+    known = parameter_roles.infer(params) | dict(roles or {})
+    candidates = {
+        path: leaf for path, leaf in leaves.items() if is_float(leaf) and is_kernel(path, known[path])
+    }
     if where is None:
         where = _in_encoder if any(map(_in_encoder, leaves)) else lambda path: True
     chosen = {path: leaf for path, leaf in candidates.items() if where(path)}
@@ -190,18 +225,15 @@ def _kernels(params, where: Where) -> dict[str, Any]:
     return chosen
 
 
-def _is_prunable(path: str, leaf) -> bool:
-    if not (is_float(leaf) and is_kernel(path)):
-        return False
-    # Equinox calls the scale of a norm `weight` too; within a list only its rank identifies it.
-    return path.endswith("kernel") or leaf.ndim - is_stacked(path) > 1
+def _is_stacked(path: str, roles: Roles | None) -> bool:
+    return roles is not None and path in roles and roles[path].stacked
 
 
 def _in_encoder(path: str) -> bool:
     return re.match("(params/)?encoder/", path) is not None
 
 
-def _mask(params, scores: Mapping[str, Array], keep: float, scope: str):
+def _mask(params, scores: Mapping[str, Array], keep: float | Array, scope: str, roles: Roles | None):
     """Return the mask that keeps the highest scores; kernels without scores are not pruned."""
     _check_keep(keep)
     for path, score in scores.items():
@@ -210,7 +242,7 @@ def _mask(params, scores: Mapping[str, Array], keep: float, scope: str):
     if scope == "layer":
         masks = {}
         for path, score in scores.items():
-            layers = score.reshape(len(score) if is_stacked(path) else 1, -1)
+            layers = score.reshape(len(score) if _is_stacked(path, roles) else 1, -1)
             masks[path] = _keep_highest(layers, _kept_count(keep, layers.shape[1])).reshape(score.shape)
     elif scope == "global":
         flat = jnp.concatenate([score.reshape(1, -1) for score in scores.values()], axis=1)
@@ -229,9 +261,17 @@ def _keep_highest(scores, count) -> Bool[Array, "layers n"]:
     return jnp.put_along_axis(jnp.zeros_like(kept), order, kept, axis=1, inplace=False)
 
 
-def _kept_count(keep: float, n: int) -> int:
+def _kept_count(keep: float | Array, n: int) -> int | Array:
     """Round half up; Python's `round`, to even, would turn 2.5 into 2 but 3.5 into 4."""
-    return math.floor(keep * n + 0.5)
+    return _traced_count(keep, n) if isinstance(keep, jax.Array) else math.floor(keep * n + 0.5)
+
+
+@partial(jax.jit, static_argnames="n")
+def _traced_count(keep: Array, n: int) -> Array:
+    # Not by a product: 0.7 * 5 in float32 may be below 3.5, but both 3.5 / 5 and 0.7 round to the same.
+    # By a scalar, XLA would not divide but multiply by its rounded inverse.
+    sizes = jax.lax.optimization_barrier(jnp.full(n, n, keep.dtype))
+    return jnp.sum((jnp.arange(n) + 0.5) / sizes <= keep)
 
 
 def _split(flat: Array, like: Mapping[str, Any]) -> dict[str, Array]:
@@ -240,6 +280,6 @@ def _split(flat: Array, like: Mapping[str, Any]) -> dict[str, Array]:
     return {path: part.reshape(array.shape) for (path, array), part in zip(like.items(), parts, strict=True)}
 
 
-def _check_keep(keep: float) -> None:
-    if not 0 <= keep <= 1:
+def _check_keep(keep: float | Array) -> None:
+    if checks.is_concrete(keep) and not 0 <= float(keep) <= 1:
         raise ValueError(f"keep must be a fraction in [0, 1], got {keep}")

@@ -81,9 +81,10 @@ def detect(inside: predictive.Prediction, outside: predictive.Prediction) -> dic
     Mutual information and latent variance are 0 for every image of a deterministic model: AUROC 1/2.
     """
     names = [name for name in SCORES if getattr(inside, name) is not None]
-    known, unknown = (
-        [checks.scores(name, getattr(prediction, name)) for name in names] for prediction in (inside, outside)
-    )
+    known, unknown = ([getattr(prediction, name) for name in names] for prediction in (inside, outside))
+    for name, *scores in zip(names, known, unknown, strict=True):
+        for values in scores:
+            checks.scores(name, values)
     return dict(zip(names, jax.device_get(_detect(known, unknown)), strict=True))
 
 

@@ -24,6 +24,9 @@ from byov_jax.images.views import image_keys
 LARGE_SIDE = 64
 """Minimum shorter side, in pixels, of a large image."""
 
+ROUNDING = 1e-5
+"""How far outside of [0, 1] the values of an image may be; they are clipped."""
+
 
 class Strengths(NamedTuple):
     """The strengths of a shift.
@@ -59,44 +62,61 @@ STRENGTHS = {
     "pixelate": Strengths((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25), highest=1.0),
     "shear": Strengths(_SHEAR, _SHEAR),
     "rotate": Strengths(_DEGREES, _DEGREES, highest=180.0),
-    "solarise": Strengths(_THRESHOLDS, _THRESHOLDS, highest=1.0),
-    "posterise": Strengths(_BITS, _BITS, highest=8.0),
+    "solarize": Strengths(_THRESHOLDS, _THRESHOLDS, highest=1.0),
+    "posterize": Strengths(_BITS, _BITS, highest=8.0),
 }
-"""Strengths by name. Lower is stronger for shot, contrast, pixelate, solarise and posterise."""
+"""Strengths by name. Lower is stronger for shot, contrast, pixelate, solarize and posterize."""
 
 NAMES = tuple(STRENGTHS)
 """The shifts in the order of reports."""
 
 
 def apply(
-    name: str, severity: int, key: Key[Array, ""], images: Array | np.ndarray, *, first: int | Array = 0
+    name: str,
+    severity: int | np.integer | Array,
+    key: Key[Array, ""],
+    images: Array | np.ndarray,
+    *,
+    first: int | Array = 0,
 ) -> Float32[Array, "n height width channels"]:
     """Apply a shift to images.
 
     Args:
       name: one of `NAMES`.
-      severity: 1 to 5, see `STRENGTHS`; 0 leaves the images unchanged.
+      severity: 1 to 5, see `STRENGTHS`; 0 leaves the images unchanged. It may be traced, and then gives NaN
+        where it is none of these.
       key: random numbers depend on the key and the index of the image, not on the batch or the severity.
-      images: `[n, height, width, channels]`, uint8 or floats in [0, 1], with one or three channels.
+      images: `[n, height, width, channels]`, uint8 or floats in [0, 1], with one or three channels. Floats
+        outside by less than `ROUNDING` are clipped.
       first: index of the first image, to shift a data set in batches.
 
     Returns:
       Images of the same shape with values in [0, 1].
     """
     _check_name(name)
-    _check_severity(severity, lowest=0)
+    severity = _checked_severity(severity, lowest=0)
     _check_images(images)
+    size = min(images.shape[1:3])
+    if isinstance(severity, jax.core.Tracer):
+        shifted = corrupt(name, strength(name, severity, size), key, images, first=first)
+        known = (severity >= 0) & (severity <= 5)
+        return jnp.where(severity == 0, ops.clip(ops.to_float(images)), jnp.where(known, shifted, jnp.nan))
     if severity == 0:
-        return ops.to_float(images)
-    return corrupt(name, strength(name, severity, min(images.shape[1:3])), key, images, first=first)
+        return ops.clip(ops.to_float(images))
+    return corrupt(name, strength(name, severity, size), key, images, first=first)
 
 
-def strength(name: str, severity: int, size: int) -> float:
-    """Return the strength of a severity from 1 to 5 for images whose shorter side has `size` pixels."""
+def strength(name: str, severity: int | np.integer | Array, size: int) -> float | Array:
+    """Return the strength of a severity from 1 to 5 for images whose shorter side has `size` pixels.
+
+    A traced severity that is none of these has the strength of the nearest one.
+    """
     _check_name(name)
-    _check_severity(severity, lowest=1)
-    table = STRENGTHS[name]
-    return (table.small if size < LARGE_SIDE else table.large)[severity - 1]
+    severity = _checked_severity(severity, lowest=1)
+    strengths = STRENGTHS[name].small if size < LARGE_SIDE else STRENGTHS[name].large
+    if isinstance(severity, jax.core.Tracer):
+        return jnp.asarray(strengths, jnp.float32)[jnp.clip(severity, 1, 5) - 1]
+    return strengths[severity - 1]
 
 
 def corrupt(
@@ -123,7 +143,7 @@ def corrupt(
 @partial(jax.jit, static_argnames="name")
 def _corrupt(name: str, strength: Array, key: Array, images: Array, first: Array) -> Array:
     def one(key: Array, image: Array) -> Array:
-        planes = _SHIFTS[name](key, jnp.moveaxis(image, -1, 0), strength)
+        planes = _SHIFTS[name](key, jnp.moveaxis(ops.clip(image), -1, 0), strength)
         return jnp.moveaxis(ops.clip(planes), 0, -1)
 
     return jax.vmap(one)(image_keys(key, first + jnp.arange(len(images))), images)
@@ -209,12 +229,12 @@ def _warp(planes: Planes, source: Callable[[Array, Array], tuple[Array, Array]])
     return jax.vmap(lambda plane: map_coordinates(plane, coordinates, order=1, mode="constant"))(planes)
 
 
-def solarise(_: Array, planes: Planes, threshold: Float[Array, ""]) -> Planes:
+def solarize(_: Array, planes: Planes, threshold: Float[Array, ""]) -> Planes:
     """Invert the values at or above the threshold."""
     return ops.solarize(planes, threshold)
 
 
-def posterise(_: Array, planes: Planes, bits: Float[Array, ""]) -> Planes:
+def posterize(_: Array, planes: Planes, bits: Float[Array, ""]) -> Planes:
     """Keep the `round(bits)` highest of the 8 bits of every value."""
     dropped = 8 - jnp.round(bits).astype(jnp.int32)
     values = jnp.round(255.0 * planes).astype(jnp.int32)
@@ -222,7 +242,7 @@ def posterise(_: Array, planes: Planes, bits: Float[Array, ""]) -> Planes:
 
 
 _RANDOM = (gaussian_noise, salt_pepper, shot, speckle, shear, rotate)
-_DETERMINISTIC = (gaussian_blur, contrast, brightness, pixelate, solarise, posterise)
+_DETERMINISTIC = (gaussian_blur, contrast, brightness, pixelate, solarize, posterize)
 _SHIFTS: dict[str, Callable[[Array, Array, Array], Array]] = {
     shift.__name__: shift for shift in (*_RANDOM, *_DETERMINISTIC)
 }
@@ -233,9 +253,16 @@ def _check_name(name: str) -> None:
         raise ValueError(f"unknown shift {name!r}; allowed: {', '.join(NAMES)}")
 
 
-def _check_severity(severity: int, lowest: int) -> None:
-    if not isinstance(severity, int | np.integer) or not lowest <= severity <= 5:
+def _checked_severity(severity: int | np.integer | Array, lowest: int) -> int | Array:
+    """Return a severity, as an int unless it is traced, or reject it; of a tracer, its shape and dtype."""
+    is_integer = isinstance(severity, int | np.integer)
+    if isinstance(severity, jax.Array):
+        is_integer = severity.ndim == 0 and jnp.issubdtype(severity.dtype, jnp.integer)
+    if isinstance(severity, jax.core.Tracer) and is_integer:
+        return severity
+    if not is_integer or not lowest <= int(severity) <= 5:
         raise ValueError(f"severity={severity!r}; allowed: an integer from {lowest} to 5")
+    return int(severity)
 
 
 def _check_range(argument: str, value: float | Array, lowest: float, highest: float) -> None:
@@ -252,5 +279,5 @@ def _check_images(images: Array | np.ndarray) -> None:
     concrete = not isinstance(images, jax.core.Tracer) and getattr(images, "is_fully_addressable", True)
     if concrete and jnp.issubdtype(images.dtype, jnp.floating):
         low, high = float(images.min()), float(images.max())
-        if not (low >= 0.0 and high <= 1.0):
+        if not (low >= -ROUNDING and high <= 1.0 + ROUNDING):
             raise ValueError(f"images have values from {low} to {high}; allowed: uint8, or floats in [0, 1]")

@@ -1,5 +1,8 @@
 """Monte-Carlo prediction: known answers, the same draws for everyone, and no memory of all of them."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,6 +143,68 @@ def test_nothing_is_compiled_again_for_more_draws_or_other_weights():
     other = gaussian(log_var=-4.0)
     predictive.statistics(jax.random.key(5), other, classify, X, 7, chunk=1)
     assert (predictive._sample._cache_size(), predictive._forward._cache_size()) == (sampled, applied)
+
+
+@pytest.mark.parametrize("function", ["predict", "moments", "statistics"])
+def test_a_second_call_traces_and_compiles_nothing(function):
+    traces, programs = [], []
+
+    def counted(params, x):
+        traces.append(x.shape)
+        return classify(params, x)
+
+    def listen(event, duration_secs, **_):
+        programs.append(event)
+
+    call = getattr(predictive, function)
+    call(KEY, Q, counted, X, DRAWS)
+    assert traces
+    traces.clear()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        call(jax.random.key(5), gaussian(log_var=-4.0), counted, X + 1, DRAWS)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not traces
+    assert "/jax/core/compile/backend_compile_duration" not in programs
+
+
+def test_the_choice_of_the_batch_holds_no_arrays():
+    q, x = gaussian(), jnp.asarray(X)
+    references = [weakref.ref(array) for array in (*jax.tree.leaves(q), x)]
+    batch_size.choose(classify, q.mean, x, DRAWS)
+    predictive.statistics(KEY, q, classify, x, DRAWS)
+    del q, x
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
+    assert batch_size._memory.cache_info().maxsize is not None
+
+
+def test_a_little_free_memory_more_or_less_does_not_change_the_batch(monkeypatch):
+    chosen = set()
+    for budget in (5000, 6000, 8000):
+        monkeypatch.setattr(batch_size, "_budget", lambda budget=budget: budget)
+        chosen.add(batch_size.choose(classify, Q.mean, X, 1000))
+    assert len(chosen) == 1
+
+
+@pytest.mark.parametrize("outputs", [linear, lambda params, x: (linear(params, x), x)])
+def test_statistics_refuse_logits(outputs):
+    with pytest.raises(ValueError, match=r"apply must return probabilities, jax.nn.softmax of logits: prob"):
+        predictive.statistics(KEY, Q, outputs, X, DRAWS)
+
+
+def test_statistics_refuse_what_has_no_classes():
+    for wrong, problem in ((lambda p, x: classify(p, x)[:, 0], "got"), (lambda p, x: x > 0, "got bool")):
+        with pytest.raises(ValueError, match=rf"apply must return probabilities, .*{problem}"):
+            predictive.statistics(KEY, Q, wrong, X, DRAWS)
+
+
+def test_a_network_that_diverged_gives_nan():
+    q = byov.posterior.point(jax.tree.map(lambda leaf: leaf * jnp.nan, Q.mean))
+    found = predictive.statistics(KEY, q, classify, X, 1)
+    assert np.isnan(found.entropy).all()
+    assert np.isnan(found.std).all()
 
 
 def test_it_can_be_compiled_as_part_of_something_larger():

@@ -202,7 +202,9 @@ def test_where_chooses_among_the_kernels():
 
 
 def test_scanned_blocks_are_pruned_like_unrolled_ones():
-    scanned = filled(abstract(tiny.student(tiny.vit(depth=2, scan=True))))
+    student = tiny.student(tiny.vit(depth=2, scan=True))
+    roles = networks.roles(student, jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32))
+    scanned = filled(abstract(student))
     # One depth is far larger: pruned as one layer, the other would lose everything.
     scanned["encoder"]["blocks"] = jax.tree.map(
         lambda leaf: leaf * np.array([1, 100]).reshape(-1, *[1] * (leaf.ndim - 1)),
@@ -214,15 +216,15 @@ def test_scanned_blocks_are_pruned_like_unrolled_ones():
         for depth in range(2)
     }
     mlp = {"where": lambda path: "/mlp/" in path}
-    found = pruning.magnitude_mask(scanned, 0.3, **mlp)["encoder"]
-    expected = pruning.magnitude_mask({"encoder": unrolled}, 0.3, **mlp)["encoder"]
+    found = pruning.magnitude_mask(scanned, 0.3, roles=roles, **mlp)
+    expected = pruning.magnitude_mask({"encoder": unrolled}, 0.3, **mlp)
     for depth in range(2):
         jax.tree.map(
             lambda a, b, depth=depth: np.testing.assert_array_equal(a[depth], b),
-            found["blocks"],
-            expected[f"blocks_{depth}"],
+            found["encoder"]["blocks"],
+            expected["encoder"][f"blocks_{depth}"],
         )
-    found, expected = pruning.sparsity(found), pruning.sparsity(expected)
+    found, expected = pruning.sparsity(found, roles=roles), pruning.sparsity(expected)
     assert len(found.layers) == 4
     assert found.layers == {path.replace("blocks_", "blocks/"): n for path, n in expected.layers.items()}
     assert found.overall == expected.overall
@@ -334,6 +336,55 @@ def test_a_sweep_refuses_a_fraction_before_it_evaluates():
     with pytest.raises(ValueError, match=r"keep must be a fraction in \[0, 1\], got 50"):
         pruning.sweep(calls.append, {}, {"any": lambda keep: {}}, (1.0, 50))
     assert not calls
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("criterion", ["snr", "magnitude", "random"])
+def test_a_traced_fraction_keeps_what_a_number_does(criterion, scope):
+    params = random_tree(0)
+    masks = {
+        "snr": lambda keep: pruning.snr_mask(posterior.init(params), keep, scope=scope),
+        "magnitude": lambda keep: pruning.magnitude_mask(params, keep, scope=scope),
+        "random": lambda keep: pruning.random_mask(jax.random.key(0), params, keep, scope=scope),
+    }
+    mask = masks[criterion]
+    mapped = jax.jit(jax.vmap(mask))(jnp.asarray(FRACTIONS, jnp.float32))
+    for i, keep in enumerate(FRACTIONS):
+        chex.assert_trees_all_equal(jax.tree.map(lambda kept, i=i: kept[i], mapped), mask(float(keep)))
+    chex.assert_trees_all_equal(jax.jit(mask)(0.3), mask(0.3))
+    chex.assert_trees_all_equal(mask(jnp.float32(0.3)), mask(0.3))
+
+
+def test_the_count_of_a_traced_fraction_is_that_of_a_number():
+    """Also where half a weight decides, and where float32 cannot hold the fraction."""
+    sizes = (*range(1, 40), 768 * 3072, 5 * 10**6 + 5)
+    fractions = (*pruning.FRACTIONS, *(i / 20 for i in range(21)), 1 / 3, 0.7, 0.123)
+    for n in sizes:
+        for keep in fractions if n < 100 else pruning.FRACTIONS:
+            assert int(pruning._kept_count(jnp.float32(keep), n)) == pruning._kept_count(keep, n), (keep, n)
+
+
+def test_a_traced_fraction_out_of_range_keeps_nothing_or_everything():
+    kernel = {"kernel": jnp.arange(1.0, 7.0).reshape(2, 3)}
+    keeps = jnp.array([-0.1, jnp.nan, 1.1, jnp.inf])
+    kept = jax.vmap(lambda keep: pruning.magnitude_mask(kernel, keep))(keeps)["kernel"]
+    np.testing.assert_array_equal(kept.sum(axis=(1, 2)), [0, 0, 6, 6])
+    with pytest.raises(ValueError, match=r"keep must be a fraction in \[0, 1\], got 1.5"):
+        pruning.magnitude_mask(kernel, jnp.float32(1.5))
+
+
+def test_swapped_arguments_are_refused():
+    """`apply(params, mask)` would give the mask as weights."""
+    params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
+    mask = {"kernel": jnp.ones((2, 3), bool), "bias": None}
+    swapped = {"kernel": mask["kernel"], "bias": jnp.ones(3)}
+    message = r"the mask at '\w+' must be booleans, got float32: the arguments are apply\(mask, params\)"
+    for call in (pruning.apply, jax.jit(pruning.apply)):
+        with pytest.raises(ValueError, match=message):
+            call(params, swapped)
+        with pytest.raises(ValueError, match="must be booleans, got int32"):
+            call(jax.tree.map(lambda kept: kept.astype(jnp.int32), mask), params)
+        assert call(mask, params)["kernel"].dtype == jnp.float32
 
 
 @pytest.mark.parametrize("keep", [-0.1, 1.1, 50, float("nan"), float("inf")])

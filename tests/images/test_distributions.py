@@ -79,7 +79,7 @@ def test_without_a_fitting_box_the_largest_central_one_is_used(height, width, ex
     np.testing.assert_array_equal(np.stack(box, axis=1), np.broadcast_to(expected, (300, 4)))
 
 
-def test_flip_grayscale_blur_and_solarise_happen_independently_with_their_probabilities():
+def test_flip_grayscale_blur_and_solarize_happen_independently_with_their_probabilities():
     rng = np.random.default_rng(0)
     image = rng.random((6, 6, 3), dtype=np.float32)
     probabilities = {"flip": 0.5, "grayscale": 0.2, "blur": 0.1, "solarize": 0.2}

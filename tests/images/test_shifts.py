@@ -43,8 +43,8 @@ def test_the_table_is_the_published_one():
     same = {
         "shear": (0.06, 0.12, 0.18, 0.24, 0.30),
         "rotate": (6, 12, 18, 24, 30),
-        "solarise": (0.9, 0.75, 0.6, 0.45, 0.3),
-        "posterise": (7, 6, 5, 4, 3),
+        "solarize": (0.9, 0.75, 0.6, 0.45, 0.3),
+        "posterize": (7, 6, 5, 4, 3),
     }
     assert small == same | {
         "gaussian_noise": (0.04, 0.06, 0.08, 0.09, 0.10),
@@ -68,7 +68,7 @@ def test_the_table_is_the_published_one():
     }
     assert " ".join(shifts.NAMES) == (
         "gaussian_noise salt_pepper shot speckle gaussian_blur contrast brightness pixelate shear rotate "
-        "solarise posterise"
+        "solarize posterize"
     )
 
 
@@ -141,6 +141,38 @@ def test_a_sweep_of_strengths_can_be_compiled():
         np.testing.assert_allclose(shifted, shifts.corrupt("gaussian_noise", sigma, KEY, GREY), atol=1e-6)
 
 
+@pytest.mark.parametrize("name", shifts.NAMES)
+def test_a_severity_can_be_traced_and_mapped(name):
+    shifted = jax.jit(jax.vmap(lambda severity: shifts.apply(name, severity, KEY, SMALL)))(jnp.arange(-1, 7))
+    for severity in range(6):
+        expected = shifts.apply(name, severity, KEY, SMALL)
+        np.testing.assert_allclose(shifted[severity + 1], expected, atol=1e-5)
+    assert np.isnan(shifted[0]).all()
+    assert np.isnan(shifted[7]).all()
+
+
+def test_a_severity_is_a_whole_number_inside_jit_too():
+    for severity in (jnp.float32(2), jnp.arange(2)):
+        for call in (shifts.apply, jax.jit(shifts.apply, static_argnums=0)):
+            with pytest.raises(ValueError, match=r"severity=.*; allowed: an integer from 0 to 5"):
+                call("shear", severity, KEY, SMALL)
+    np.testing.assert_array_equal(
+        shifts.apply("shear", jnp.int32(2), KEY, SMALL), shifts.apply("shear", 2, KEY, SMALL)
+    )
+
+
+@pytest.mark.parametrize("name", shifts.NAMES)
+@pytest.mark.parametrize("severity", [0, 3])
+def test_values_outside_by_rounding_are_clipped(name, severity):
+    """As 1.0000002, which a resize or a decoder may give."""
+    rounded = np.where(SMALL > 0.5, np.float32(1.0000002), np.float32(-1e-6))
+    clipped = np.clip(rounded, 0, 1)
+    found = shifts.apply(name, severity, KEY, rounded)
+    np.testing.assert_array_equal(found, shifts.apply(name, severity, KEY, clipped))
+    with pytest.raises(ValueError, match=r"values from .* to 1\.0001"):
+        shifts.apply(name, severity, KEY, rounded + np.float32(1e-4))
+
+
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
 def test_any_kind_of_key_is_accepted(impl):
     key = jax.random.key(0, impl=impl)
@@ -161,7 +193,7 @@ def test_any_kind_of_key_is_accepted(impl):
         ("pixelate", 1.0),
         ("shear", 0.0),
         ("rotate", 0.0),
-        ("posterise", 8.0),
+        ("posterize", 8.0),
     ],
 )
 def test_the_neutral_strength_is_the_identity(name, strength):
@@ -264,12 +296,12 @@ def test_warps_equal_scipy_in_both_directions(images, name, strength):
 def test_point_transforms_equal_numpy():
     images = np.resize(np.arange(256, dtype=np.uint8), CLOTHES.shape)
     x = np.asarray(ops.to_float(images))
-    for threshold in shifts.STRENGTHS["solarise"].small:
+    for threshold in shifts.STRENGTHS["solarize"].small:
         expected = np.where(x >= np.float32(threshold), 1 - x, x)
-        np.testing.assert_array_equal(shifts.corrupt("solarise", threshold, KEY, images), expected)
+        np.testing.assert_array_equal(shifts.corrupt("solarize", threshold, KEY, images), expected)
     for bits in range(9):
         expected = ops.to_float(images & np.uint8(0xFF00 >> bits & 0xFF))
-        np.testing.assert_array_equal(shifts.corrupt("posterise", bits, KEY, images), expected)
+        np.testing.assert_array_equal(shifts.corrupt("posterize", bits, KEY, images), expected)
     for offset in (0.3, -0.3):
         expected = np.clip(x + np.float32(offset), 0, 1)
         np.testing.assert_allclose(shifts.corrupt("brightness", offset, KEY, images), expected, atol=1e-6)
@@ -343,7 +375,7 @@ def test_invalid_images_are_an_error(images, problem):
 
 @pytest.mark.parametrize(
     ("name", "strength"),
-    [("gaussian_noise", -0.1), ("shot", 0.0), ("posterise", 9), ("solarise", 1.1), ("shear", np.inf)],
+    [("gaussian_noise", -0.1), ("shot", 0.0), ("posterize", 9), ("solarize", 1.1), ("shear", np.inf)],
 )
 def test_strengths_out_of_range_are_an_error(name, strength):
     for value in (strength, float("nan")):

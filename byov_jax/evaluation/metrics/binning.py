@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from byov_jax.evaluation import checks
 from byov_jax.evaluation.metrics import compensated_sum
+from byov_jax.evaluation.metrics.examples import Mask, examples
 from byov_jax.evaluation.metrics.scores import is_in_top_k, safe_divide
 
 
@@ -30,7 +31,7 @@ class ReliabilityBins(NamedTuple):
 
 
 def reliability_bins(
-    probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15
+    probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15, *, where: Mask = None
 ) -> ReliabilityBins:
     """Bin samples by confidence into `(i / bins, (i + 1) / bins]`; confidence 0 is in the first bin.
 
@@ -38,29 +39,38 @@ def reliability_bins(
       probs: [n, classes] probabilities.
       labels: [n] integers from 0 to `classes - 1`.
       bins: number of bins of equal width.
+      where: [n] booleans, False for rows to leave out, which may hold anything; None for all rows. Inside
+        jit the result is NaN if no row is left, or if one has an impossible label or no probabilities.
     """
-    probs, labels = checks.predictions(probs, labels)
-    checks.integer("bins", bins)
-    return _equal_width(probs, labels, bins)
+    _check(probs, labels, bins, where)
+    return _equal_width(probs, labels, bins, where)
 
 
-def ece(probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15) -> Float[Array, ""]:
+def ece(
+    probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15, *, where: Mask = None
+) -> Float[Array, ""]:
     """Expected calibration error `sum_b n_b / n |accuracy_b - confidence_b|` (Guo et al., 2017).
 
     Args as in `reliability_bins`.
     """
-    return mean_gap(reliability_bins(probs, labels, bins))
+    _check(probs, labels, bins, where)
+    return _ece(probs, labels, bins, where)
 
 
-def mce(probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15) -> Float[Array, ""]:
+def mce(
+    probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15, *, where: Mask = None
+) -> Float[Array, ""]:
     """Maximum calibration error `max_b |accuracy_b - confidence_b|` over bins with samples.
 
     Args as in `reliability_bins`.
     """
-    return max_gap(reliability_bins(probs, labels, bins))
+    _check(probs, labels, bins, where)
+    return _mce(probs, labels, bins, where)
 
 
-def adaptive_ece(probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15) -> Float[Array, ""]:
+def adaptive_ece(
+    probs: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15, *, where: Mask = None
+) -> Float[Array, ""]:
     """Expected calibration error in bins of equal mass (Nguyen and O'Connor, 2015).
 
     Samples are sorted by confidence, ties in the given order, and cut into bins whose sizes differ by at most
@@ -68,27 +78,48 @@ def adaptive_ece(probs: Array | np.ndarray, labels: Array | np.ndarray, bins: in
 
     Args as in `reliability_bins`.
     """
-    probs, labels = checks.predictions(probs, labels)
+    _check(probs, labels, bins, where)
+    return _adaptive_ece(probs, labels, bins, where)
+
+
+def _check(probs, labels, bins: int, where) -> None:
+    checks.predictions(probs, labels, where=where)
     checks.integer("bins", bins)
-    return mean_gap(_equal_mass(probs, labels, bins))
 
 
 @jax.jit(static_argnames="bins")
-def _equal_width(probs, labels, bins):
-    confidence = jnp.max(probs, axis=1)
-    return _bins(confidence, is_in_top_k(1, probs, labels), bin_index(confidence, bins), bins)
+def _equal_width(probs, labels, bins: int, where) -> ReliabilityBins:
+    rows = examples(probs, labels, where)
+    confidence = jnp.max(rows.probs, axis=1)
+    index = jnp.where(rows.counted, bin_index(confidence, bins), bins)
+    correct = is_in_top_k(1, rows.probs, rows.labels)
+    return rows.or_nan(_bins(confidence, correct, index, bins))
 
 
 @jax.jit(static_argnames="bins")
-def _equal_mass(probs, labels, bins):
-    confidence = jnp.max(probs, axis=1)
-    order = jnp.argsort(confidence, stable=True)
-    size, larger = divmod(len(probs), bins)
-    index = np.repeat(np.arange(bins), np.where(np.arange(bins) < larger, size + 1, size))
-    return _bins(confidence[order], is_in_top_k(1, probs, labels)[order], jnp.asarray(index), bins)
+def _ece(probs, labels, bins: int, where):
+    return mean_gap(_equal_width(probs, labels, bins, where))
+
+
+@jax.jit(static_argnames="bins")
+def _mce(probs, labels, bins: int, where):
+    return max_gap(_equal_width(probs, labels, bins, where))
+
+
+@jax.jit(static_argnames="bins")
+def _adaptive_ece(probs, labels, bins: int, where):
+    rows = examples(probs, labels, where)
+    confidence = jnp.max(rows.probs, axis=1)
+    order = jnp.argsort(jnp.where(rows.counted, confidence, jnp.inf), stable=True)
+    size, larger = jnp.divmod(jnp.sum(rows.counted), bins)
+    ends = jnp.arange(1, bins + 1) * size + jnp.minimum(jnp.arange(1, bins + 1), larger)
+    index = jnp.sum(jnp.arange(len(order))[:, None] >= ends[None], axis=1)  # what does not count is in none
+    correct = is_in_top_k(1, rows.probs, rows.labels)
+    return mean_gap(rows.or_nan(_bins(confidence[order], correct[order], index, bins)))
 
 
 def _bins(confidence, correct, index, bins: int) -> ReliabilityBins:
+    """Sum up the rows of each bin; a row of index `bins` is in none."""
     inside = index[:, None] == jnp.arange(bins)[None]
     columns = (jnp.ones_like(correct), confidence, correct)
     return bins_from_sums(
@@ -103,13 +134,11 @@ def bins_from_sums(
     return ReliabilityBins(samples, safe_divide(confidence, samples), safe_divide(correct, samples))
 
 
-@jax.jit
 def mean_gap(bins: ReliabilityBins) -> Float[Array, ""]:
     """Compute `sum_b n_b / n |accuracy_b - confidence_b|`."""
     return jnp.sum(bins.samples * jnp.abs(bins.accuracy - bins.confidence)) / jnp.sum(bins.samples)
 
 
-@jax.jit
 def max_gap(bins: ReliabilityBins) -> Float[Array, ""]:
     """Compute `max_b |accuracy_b - confidence_b|`; bins without samples have gap 0."""
     return jnp.max(jnp.abs(bins.accuracy - bins.confidence))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from byov_jax.evaluation import checks
 from byov_jax.evaluation.metrics import binning, compensated_sum, scores
 from byov_jax.evaluation.metrics.compensated_sum import Sum
+from byov_jax.evaluation.metrics.examples import examples, nan_if, times
 from byov_jax.evaluation.metrics.ranking import RiskCoverage
 from byov_jax.evaluation.metrics.scores import safe_divide
 from byov_jax.evaluation.metrics.uncertainty import per_example_entropy
@@ -118,14 +119,14 @@ class Calibration(NamedTuple):
           probs: [n, classes] probabilities.
           labels: [n] integers from 0 to `classes - 1`.
           weights: None, or [n]: a mask that is False for padding, or non-negative weights. Rows of weight 0
-            may hold anything, NaN and labels out of range included.
+            may hold anything, NaN and labels out of range included. Inside jit, a row that counts makes every
+            sum NaN, for good, if it has an impossible label, no probabilities or an impossible weight.
         """
-        probs, labels = checks.predictions(probs, labels, weights)
+        checks.predictions(probs, labels, weights)
         classes = self.confusion.high.shape[-1]
         if probs.shape[1] != classes:
             raise ValueError(f"probs must have {classes} classes as in init, got {probs.shape[1]}")
-        weights = jnp.ones(len(probs)) if weights is None else jnp.asarray(weights)
-        return self.merge(_batch_sums(self, probs, labels, weights.astype(probs.dtype)))
+        return _update(self, probs, labels, weights)
 
     def merge(self, other: "Calibration") -> "Calibration":
         """Return the accumulator of the samples of both."""
@@ -138,10 +139,18 @@ class Calibration(NamedTuple):
         return _merge(self, other)
 
     def compute(self) -> CalibrationReport:
-        """Compute every metric; without samples this raises ValueError, or gives NaN inside jit."""
+        """Compute every metric; without samples this raises ValueError, or gives NaN inside jit.
+
+        Gradients pass through the probabilities, but not through the choice of a bin, a cell or a class.
+        """
         if checks.is_concrete(self.cell_samples.high) and not np.any(np.asarray(self.cell_samples.high)):
             raise ValueError("no metrics of 0 samples: update with a batch first")
         return _report(self)
+
+
+@jax.jit
+def _update(state: Calibration, probs, labels, weights) -> Calibration:
+    return _merge(state, _batch_sums(state, probs, labels, weights))
 
 
 @jax.jit
@@ -149,35 +158,30 @@ def _merge(a: Calibration, b: Calibration) -> Calibration:
     return Calibration(*(compensated_sum.add(x, y) for x, y in zip(a, b, strict=True)))
 
 
-@jax.jit
 def _batch_sums(like: Calibration, probs, labels, weights) -> Calibration:
-    """Compute the sums of one batch, in the shapes of `like`."""
-
-    def weighted(values):
-        weight = weights.reshape(-1, *(1,) * (values.ndim - 1))
-        return jnp.where(weight > 0, weight * values, 0.0)  # not a product alone: 0 * NaN is NaN
-
-    def total(values):
-        return compensated_sum.total(weighted(values))
-
-    def histogram(values):
-        return compensated_sum.segment_sum(weighted(values), cell, bins * cells).reshape(bins, cells)
-
-    classes, (bins, cells) = probs.shape[1], like.cell_samples.high.shape
+    """Compute the sums of one batch, in the shapes of `like`; NaN if a row that counts cannot be counted."""
+    rows = examples(probs, labels, weights)
+    probs, labels, classes = rows.probs, rows.labels, rows.probs.shape[1]
+    bins, cells = like.cell_samples.high.shape
     confidence, ones = jnp.max(probs, axis=1), jnp.ones_like(probs[:, 0])
     cell = _cell_index(confidence, bins, cells)
-    return Calibration(
-        top5=total(scores.is_in_top_k(min(5, classes), probs, labels)),
-        nll=total(scores.per_example_nll(probs, labels)),
-        brier=total(scores.per_example_brier(probs, labels)),
-        entropy=total(per_example_entropy(probs)),
-        label_probs=total(scores.label_probability(probs, labels)),
+
+    def histogram(values):
+        return compensated_sum.segment_sum(rows.weighted(values), cell, bins * cells).reshape(bins, cells)
+
+    sums = Calibration(
+        top5=rows.sum(scores.is_in_top_k(min(5, classes), probs, labels)),
+        nll=rows.sum(scores.per_example_nll(probs, labels)),
+        brier=rows.sum(scores.per_example_brier(probs, labels)),
+        entropy=rows.sum(per_example_entropy(probs)),
+        label_probs=rows.sum(scores.label_probability(probs, labels)),
         cell_samples=histogram(ones),
         cell_confidence=histogram(confidence),
         cell_correct=histogram(scores.is_in_top_k(1, probs, labels)),
-        confusion=scores.confusion_matrix(probs, labels, weighted(ones)),
-        prob_sums=compensated_sum.segment_sum(weighted(probs), jnp.argmax(probs, axis=1), classes),
+        confusion=scores.confusion_matrix(probs, labels, rows.weighted(ones)),
+        prob_sums=compensated_sum.segment_sum(rows.weighted(probs), jnp.argmax(probs, axis=1), classes),
     )
+    return times(sums, nan_if(rows.broken))
 
 
 def _cell_index(confidence, bins: int, cells: int):
@@ -204,7 +208,7 @@ def _report(state: Calibration) -> CalibrationReport:
     d_m, d_d = (jnp.sum(jnp.sum(d * sums, axis=1)) / samples for sums in (prob_sums, confusion))
     p_p = brier + 2.0 * label_probs - 1.0
     curve = _risk_coverage(state.cell_samples.value, state.cell_correct.value, samples)
-    return CalibrationReport(
+    report = CalibrationReport(
         samples=samples,
         top1=jnp.sum(state.cell_correct.value) / samples,
         top5=state.top5.value / samples,
@@ -222,6 +226,7 @@ def _report(state: Calibration) -> CalibrationReport:
         reliability_bins=bins,
         risk_coverage=curve,
     )
+    return times(report, nan_if(~(samples > 0)))
 
 
 def _adaptive_ece(weight, confidence, correct, samples) -> Float[Array, ""]:

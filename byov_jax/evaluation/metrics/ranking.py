@@ -8,68 +8,142 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from byov_jax.evaluation import checks
 from byov_jax.evaluation.metrics import compensated_sum
+from byov_jax.evaluation.metrics.examples import Mask, examples, nan_if, times
 from byov_jax.evaluation.metrics.scores import is_in_top_k, safe_divide
 
 
-def auroc(inside: Array | np.ndarray, outside: Array | np.ndarray) -> Float[Array, ""]:
+def auroc(
+    inside: Array | np.ndarray,
+    outside: Array | np.ndarray,
+    *,
+    inside_where: Mask = None,
+    outside_where: Mask = None,
+) -> Float[Array, ""]:
     """Probability that a shifted sample scores higher than an in-distribution one; ties count one half.
 
+    These are not the `(labels, scores)` of scikit-learn: labels are refused.
+
     Args:
-      inside: [n] scores of in-distribution samples.
+      inside: [n] floating-point scores of in-distribution samples.
       outside: [m] scores of shifted samples, which should be higher.
+      inside_where: [n] booleans, False for samples to leave out, whose scores may be anything; None for all.
+        Inside jit the result is NaN if no sample is left, or if the score of one is not finite.
+      outside_where: [m] booleans, likewise.
     """
-    return _auroc(*_scores(inside, outside))
+    _check(inside, outside, inside_where, outside_where)
+    return _auroc(inside, outside, inside_where, outside_where)
 
 
-def aupr(inside: Array | np.ndarray, outside: Array | np.ndarray) -> Float[Array, ""]:
+def aupr(
+    inside: Array | np.ndarray,
+    outside: Array | np.ndarray,
+    *,
+    inside_where: Mask = None,
+    outside_where: Mask = None,
+) -> Float[Array, ""]:
     """Average precision `sum_t (recall_t - recall_(t-1)) precision_t` over falling distinct thresholds.
 
     Args as in `auroc`.
     """
-    return _aupr(*_scores(inside, outside))
+    _check(inside, outside, inside_where, outside_where)
+    return _aupr(inside, outside, inside_where, outside_where)
 
 
-def fpr95(inside: Array | np.ndarray, outside: Array | np.ndarray) -> Float[Array, ""]:
+def fpr95(
+    inside: Array | np.ndarray,
+    outside: Array | np.ndarray,
+    *,
+    inside_where: Mask = None,
+    outside_where: Mask = None,
+) -> Float[Array, ""]:
     """False positive rate at the highest threshold whose recall is at least 95 %.
 
     Args as in `auroc`.
     """
-    return _fpr95(*_scores(inside, outside))
+    _check(inside, outside, inside_where, outside_where)
+    return _fpr95(inside, outside, inside_where, outside_where)
+
+
+_ORDER = "the arguments are the scores of in-distribution samples, then those of shifted ones"
+
+
+def _check(inside, outside, inside_where, outside_where) -> None:
+    for name, values, where in (("inside", inside, inside_where), ("outside", outside, outside_where)):
+        if not jnp.issubdtype(values.dtype, jnp.inexact):
+            raise ValueError(f"{name} must be floating-point scores, got {values.dtype}: {_ORDER}")
+        checks.scores(name, values, where)
+    if inside.shape == outside.shape and checks.is_concrete(inside) and checks.is_concrete(outside):
+        inside, outside = np.unique(inside), np.unique(outside)
+        if np.array_equal(inside, [0, 1]) and not np.isin(outside, [0, 1]).all():
+            raise ValueError(
+                f"inside has only the values 0 and 1, like labels: {_ORDER}; add 1 to both if they are scores"
+            )
+
+
+class _Ranking(NamedTuple):
+    """Scores in ascending order; the first `size` of them count, and the rest are infinite."""
+
+    scores: Float[Array, "n"]
+    size: Int[Array, ""]
+    finite: Bool[Array, ""]
+
+    @property
+    def counted(self) -> Bool[Array, "n"]:
+        return jnp.arange(len(self.scores)) < self.size
+
+    def at_or_above(self, thresholds: Float[Array, "m"]) -> Int[Array, "m"]:
+        """Count the scores at or above each threshold."""
+        return self.size - self.below(thresholds, "left")
+
+    def below(self, thresholds: Float[Array, "m"], side: str) -> Int[Array, "m"]:
+        """Count the scores below (`left`), or at or below (`right`), each threshold."""
+        return jnp.searchsorted(self.scores, thresholds, side=side)
+
+
+def _rankings(inside, outside, inside_where, outside_where) -> tuple[_Ranking, _Ranking]:
+    dtype = jnp.promote_types(*(checks.as_float(scores).dtype for scores in (inside, outside)))
+    return _ranking(inside, inside_where, dtype), _ranking(outside, outside_where, dtype)
+
+
+def _ranking(scores, where, dtype) -> _Ranking:
+    # A rank is constant almost everywhere: its derivative is 0, also where scores are equal.
+    scores = jax.lax.stop_gradient(jnp.asarray(scores).astype(dtype))
+    counted = jnp.ones(len(scores), bool) if where is None else jnp.asarray(where)
+    finite = jnp.all(jnp.isfinite(scores) | ~counted)
+    return _Ranking(jnp.sort(jnp.where(counted, scores, jnp.inf)), jnp.sum(counted), finite)
+
+
+def _mean(values, over: _Ranking, other: _Ranking):
+    """Compute the mean over the scores that count, NaN if there are none or they are not finite."""
+    total = compensated_sum.total(jnp.where(over.counted, values, 0.0)).value
+    valid = over.finite & other.finite & (over.size > 0) & (other.size > 0)
+    return times(total / over.size.astype(values.dtype), nan_if(~valid))
 
 
 @jax.jit
-def _auroc(inside, outside):
-    below, at_or_below = (_rank(inside, outside, side).astype(outside.dtype) for side in ("left", "right"))
-    return compensated_sum.mean((below + at_or_below) / (2 * len(inside)))
+def _auroc(*scores):
+    inside, outside = _rankings(*scores)
+    ranks = (inside.below(outside.scores, side).astype(outside.scores.dtype) for side in ("left", "right"))
+    return _mean(sum(ranks) / (2 * inside.size), outside, inside)
 
 
 @jax.jit
-def _aupr(inside, outside):
+def _aupr(*scores):
     # Every positive raises the recall by 1 / m at its own score, so the sum is a mean over positives.
-    hits, alarms = (len(scores) - _rank(scores, outside, "left") for scores in (outside, inside))
-    return compensated_sum.mean(hits.astype(outside.dtype) / (hits + alarms).astype(outside.dtype))
+    inside, outside = _rankings(*scores)
+    hits, alarms = (ranking.at_or_above(outside.scores) for ranking in (outside, inside))
+    return _mean(hits.astype(outside.scores.dtype) / (hits + alarms), outside, inside)
 
 
 @jax.jit
-def _fpr95(inside, outside):
-    needed = -(-19 * len(outside) // 20)  # the smallest k with k / m >= 0.95, in integers
-    threshold = jnp.sort(outside)[len(outside) - needed]
-    return jnp.sum(inside >= threshold).astype(inside.dtype) / len(inside)
-
-
-def _rank(scores, thresholds, side: str):
-    """Count the scores below (`left`), or at or below (`right`), each threshold."""
-    return jnp.searchsorted(jnp.sort(scores), thresholds, side=side)
-
-
-def _scores(inside, outside) -> tuple[Float[Array, "n"], Float[Array, "m"]]:
-    inside, outside = checks.scores("inside", inside), checks.scores("outside", outside)
-    dtype = jnp.promote_types(inside.dtype, outside.dtype)
-    return inside.astype(dtype), outside.astype(dtype)
+def _fpr95(*scores):
+    inside, outside = _rankings(*scores)
+    threshold = outside.scores[outside.size // 20]  # the highest with recall k / m >= 19 / 20, in integers
+    return _mean((inside.scores >= threshold).astype(inside.scores.dtype), inside, outside)
 
 
 class RiskCoverage(NamedTuple):
@@ -86,26 +160,37 @@ class RiskCoverage(NamedTuple):
     area: Float[Array, ""]
 
 
-def risk_coverage(probs: Array | np.ndarray, labels: Array | np.ndarray) -> RiskCoverage:
+def risk_coverage(
+    probs: Array | np.ndarray, labels: Array | np.ndarray, *, where: Mask = None
+) -> RiskCoverage:
     """Error rate among the most confident samples, at each of the coverages `1/n, 2/n, ..., 1`.
 
-    Equally confident samples share their errors evenly: the mean over all of their orders.
+    Equally confident samples share their errors evenly: the mean over all of their orders. The derivative
+    with respect to the probabilities is 0.
 
     Args:
       probs: [n, classes] probabilities.
       labels: [n] integers from 0 to `classes - 1`.
+      where: [n] booleans, False for rows to leave out, which may hold anything; None for all rows. The curve
+        of the others fills the first points, the rest repeat its last. Inside jit the result is NaN if no row
+        is left, or if one has an impossible label or no probabilities.
     """
-    return _risk_coverage(*checks.predictions(probs, labels))
+    checks.predictions(probs, labels, where=where)
+    return _risk_coverage(probs, labels, where)
 
 
 @jax.jit
-def _risk_coverage(probs, labels):
-    n, confidence = len(probs), jnp.max(probs, axis=1)
+def _risk_coverage(probs, labels, where):
+    rows = examples(jax.lax.stop_gradient(probs), labels, where)
+    n, dtype = len(probs), rows.probs.dtype
+    confidence = jnp.where(rows.counted, jnp.max(rows.probs, axis=1), -jnp.inf)
     order = jnp.argsort(confidence, descending=True)
-    errors = 1.0 - is_in_top_k(1, probs, labels)[order]
-    changes = jnp.diff(confidence[order]) != 0
+    errors = rows.weighted(1.0 - is_in_top_k(1, rows.probs, rows.labels))[order]
+    changes = confidence[order][1:] != confidence[order][:-1]
     tie = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes, dtype=jnp.int32)])
     sums = compensated_sum.segment_sum(jnp.stack([errors, jnp.ones_like(errors)], axis=1), tie, n).value
-    samples = jnp.arange(1, n + 1).astype(probs.dtype)
-    risk = jnp.cumsum(safe_divide(sums[:, 0], sums[:, 1])[tie]) / samples
-    return RiskCoverage(samples / n, risk, compensated_sum.mean(risk))
+    counted = jnp.sum(rows.counted)
+    covered = jnp.minimum(jnp.arange(1, n + 1), counted).astype(dtype)
+    risk = jnp.cumsum(safe_divide(sums[:, 0], sums[:, 1])[tie]) / covered
+    area = compensated_sum.total(jnp.where(jnp.arange(n) < counted, risk, 0.0)).value / counted.astype(dtype)
+    return rows.or_nan(RiskCoverage(covered / counted, risk, area))

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from byov_jax.evaluation import checks
 from byov_jax.evaluation.metrics import compensated_sum
+from byov_jax.evaluation.metrics.examples import Mask, examples
 
 
 class BrierDecomposition(NamedTuple):
@@ -20,7 +21,9 @@ class BrierDecomposition(NamedTuple):
     within_covariance: Float[Array, ""]
 
 
-def top_k(probs: Array | np.ndarray, labels: Array | np.ndarray, k: int) -> Float[Array, ""]:
+def top_k(
+    probs: Array | np.ndarray, labels: Array | np.ndarray, k: int, *, where: Mask = None
+) -> Float[Array, ""]:
     """Top-k accuracy: the fraction of samples whose label is among the `k` most probable classes.
 
     Of equally probable classes the lower one comes first, as in argmax: exactly `k` classes count.
@@ -29,31 +32,37 @@ def top_k(probs: Array | np.ndarray, labels: Array | np.ndarray, k: int) -> Floa
       probs: [n, classes] probabilities.
       labels: [n] integers from 0 to `classes - 1`.
       k: from 1 to `classes`.
+      where: [n] booleans, False for rows to leave out, which may hold anything; None for all rows. Inside
+        jit the result is NaN if no row is left, or if one has an impossible label or no probabilities.
     """
-    probs, labels = checks.predictions(probs, labels)
+    checks.predictions(probs, labels, where=where)
     checks.integer("k", k, most=probs.shape[1])
-    return _top_k(probs, labels, k)
+    return _top_k(probs, labels, k, where)
 
 
-def nll(probs: Array | np.ndarray, labels: Array | np.ndarray) -> Float[Array, ""]:
+def nll(probs: Array | np.ndarray, labels: Array | np.ndarray, *, where: Mask = None) -> Float[Array, ""]:
     """Negative log-likelihood of the labels in nats, `-mean_i log p_i[y_i]`.
 
     A probability of 0 counts as the smallest normal number of its dtype: 87.3 nats in float32.
 
     Args as in `top_k`.
     """
-    return _nll(*checks.predictions(probs, labels))
+    checks.predictions(probs, labels, where=where)
+    return _nll(probs, labels, where)
 
 
-def brier(probs: Array | np.ndarray, labels: Array | np.ndarray) -> Float[Array, ""]:
+def brier(probs: Array | np.ndarray, labels: Array | np.ndarray, *, where: Mask = None) -> Float[Array, ""]:
     """Brier score `mean_i ||p_i - y_i||^2` with one-hot labels `y_i`: 0 is best, 2 is worst.
 
     Args as in `top_k`.
     """
-    return _brier(*checks.predictions(probs, labels))
+    checks.predictions(probs, labels, where=where)
+    return _brier(probs, labels, where)
 
 
-def brier_decomposition(probs: Array | np.ndarray, labels: Array | np.ndarray) -> BrierDecomposition:
+def brier_decomposition(
+    probs: Array | np.ndarray, labels: Array | np.ndarray, *, where: Mask = None
+) -> BrierDecomposition:
     """Decompose the Brier score, with samples grouped by their predicted class `k`.
 
     With `d_k` the mean one-hot label and `m_k` the mean prediction of group `k`, `w_k` its fraction of the
@@ -66,43 +75,52 @@ def brier_decomposition(probs: Array | np.ndarray, labels: Array | np.ndarray) -
 
     Args as in `top_k`.
     """
-    return _brier_decomposition(*checks.predictions(probs, labels))
+    checks.predictions(probs, labels, where=where)
+    return _brier_decomposition(probs, labels, where)
 
 
 @jax.jit(static_argnames="k")
-def _top_k(probs, labels, k):
-    return compensated_sum.mean(is_in_top_k(k, probs, labels))
+def _top_k(probs, labels, k, where):
+    rows = examples(probs, labels, where)
+    return rows.mean(is_in_top_k(k, rows.probs, rows.labels))
 
 
 @jax.jit
-def _nll(probs, labels):
-    return compensated_sum.mean(per_example_nll(probs, labels))
+def _nll(probs, labels, where):
+    rows = examples(probs, labels, where)
+    return rows.mean(per_example_nll(rows.probs, rows.labels))
 
 
 @jax.jit
-def _brier(probs, labels):
-    return compensated_sum.mean(per_example_brier(probs, labels))
+def _brier(probs, labels, where):
+    rows = examples(probs, labels, where)
+    return rows.mean(per_example_brier(rows.probs, rows.labels))
 
 
 @jax.jit
-def _brier_decomposition(probs, labels):
+def _brier_decomposition(probs, labels, where):
+    rows = examples(probs, labels, where)
+    probs, labels, classes = rows.probs, rows.labels, rows.probs.shape[1]
     predicted = jnp.argmax(probs, axis=1)
-    confusion = confusion_matrix(probs, labels, jnp.ones_like(probs[:, 0])).value
-    prob_sums = compensated_sum.segment_sum(probs, predicted, probs.shape[1]).value
+    confusion = confusion_matrix(probs, labels, rows.weighted(jnp.ones_like(probs[:, 0]))).value
+    prob_sums = compensated_sum.segment_sum(rows.weighted(probs), predicted, classes).value
     samples = jnp.sum(confusion, axis=1, keepdims=True)
     d, m = safe_divide(confusion, samples), safe_divide(prob_sums, samples)
-    y = jax.nn.one_hot(labels, probs.shape[1], dtype=probs.dtype)
-    reliability = compensated_sum.mean(jnp.sum(jnp.square(probs - d[predicted]), axis=1))
-    within = compensated_sum.mean(jnp.sum((probs - m[predicted]) * (y - d[predicted]), axis=1))
-    return BrierDecomposition(reliability, *resolution_and_uncertainty(confusion), within)
+    y = jax.nn.one_hot(labels, classes, dtype=probs.dtype)
+    reliability = rows.mean(jnp.sum(jnp.square(probs - d[predicted]), axis=1))
+    within = rows.mean(jnp.sum((probs - m[predicted]) * (y - d[predicted]), axis=1))
+    resolution, uncertainty = rows.or_nan(resolution_and_uncertainty(confusion))
+    return BrierDecomposition(reliability, resolution, uncertainty, within)
 
 
 def is_in_top_k(k: int, probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
     """Return 1 where the label is among the `k` most probable classes; ties go to the lower class."""
     label_prob = label_probability(probs, labels)[:, None]
     lower = jnp.arange(probs.shape[1])[None] < labels[:, None]
-    rank = jnp.sum((probs > label_prob) | ((probs == label_prob) & lower), axis=1)
-    return (rank < k).astype(probs.dtype)
+    ahead = jnp.where(lower, probs >= label_prob, probs > label_prob)
+    # On a CPU `any` is three times as fast as a count.
+    inside = ~jnp.any(ahead, axis=1) if k == 1 else jnp.sum(ahead, axis=1) < k
+    return inside.astype(probs.dtype)
 
 
 def per_example_nll(probs: Float[Array, "n classes"], labels: Int[Array, "n"]) -> Float[Array, "n"]:
@@ -143,4 +161,4 @@ def resolution_and_uncertainty(
 
 def safe_divide(part: Float[Array, "..."], whole: Float[Array, "..."]) -> Float[Array, "..."]:
     """Compute `part / whole`, and 0 where `whole` is 0: a mean over no samples."""
-    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
+    return jnp.where(whole == 0, 0.0, part / jnp.where(whole == 0, 1.0, whole))

@@ -17,7 +17,7 @@ from byov_jax.model import Model
 def measure_pruning(context: Context) -> Result:
     """Measure accuracy against the fraction of weights kept, without retraining the encoder."""
     model, data = context.model, context.data
-    q, test = model.posterior, context.sample_images(1000)
+    q, roles, test = model.posterior, model.roles, context.sample_images(1000)
 
     def evaluate(params: Any) -> dict[str, float]:
         pruned = dataclasses.replace(model, posterior=q._replace(mean=params))
@@ -30,11 +30,11 @@ def measure_pruning(context: Context) -> Result:
 
     random_key = context.key("pruning")
     criteria: dict[str, Callable[[float], Any]] = {
-        "magnitude": lambda keep: pruning.magnitude_mask(q.mean, keep),
-        "random": lambda keep: pruning.random_mask(random_key, q.mean, keep),
+        "magnitude": lambda keep: pruning.magnitude_mask(q.mean, keep, roles=roles),
+        "random": lambda keep: pruning.random_mask(random_key, q.mean, keep, roles=roles),
     }
     if model.bayesian:
-        criteria["snr"] = lambda keep: pruning.snr_mask(q, keep)
+        criteria["snr"] = lambda keep: pruning.snr_mask(q, keep, roles=roles)
     rows = pruning.sweep(evaluate, q.mean, criteria)
     numbers: dict[str, Any] = {"images": len(test.label)} | {name: [] for name in criteria}
     for row in rows:
@@ -50,6 +50,6 @@ def measure_layers(context: Context) -> Result:
     """Return the mean and maximum of sigma and of the signal-to-noise ratio of every layer."""
     if not context.model.bayesian:
         return Result({"reason": "the model has no posterior"}, {})
-    layers = layer_statistics(context.model.posterior)
+    layers = layer_statistics(context.model.posterior, roles=context.model.roles)
     context.tick(1)
     return Result({path: plain(statistics) for path, statistics in layers.items()}, {})

@@ -43,3 +43,23 @@ def test_random_numbers_of_both_signs():
         compensated_sum.segment_sum(jnp.asarray(x), jnp.asarray(group), 3).value, expected, rtol=1e-6
     )
     np.testing.assert_allclose(compensated_sum.total(jnp.asarray(x)).value, expected.sum(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f))], ids=["grad", "jit"])
+def test_the_gradient_is_that_of_a_plain_sum(transform):
+    x, group, weight = jnp.linspace(-1, 1, 10_000), jnp.arange(10_000) % 3, jnp.array([1.0, 2.0, 5.0])
+
+    def total(x):
+        return compensated_sum.total(jnp.sin(x)).value ** 2
+
+    def grouped(x):
+        return jnp.sum(weight * compensated_sum.segment_sum(jnp.sin(x), group, 3).value)
+
+    s, cos = float(compensated_sum.total(jnp.sin(x)).value), np.cos(x)
+    np.testing.assert_allclose(transform(total)(x), 2 * s * cos, atol=1e-6)
+    np.testing.assert_allclose(transform(grouped)(x), weight[group] * cos, rtol=1e-6)
+    # Of the gradient's own sum: d/dx_i of 2 s sum_j cos x_j.
+    expected = 2 * cos * np.sum(cos) - 2 * s * np.sin(x)
+    np.testing.assert_allclose(
+        transform(lambda x: jnp.sum(jax.grad(total)(x)))(x), expected, rtol=1e-4, atol=1e-3
+    )

@@ -50,7 +50,7 @@ def test_they_are_those_of_scikit_learn(n, m, x64):
 
 
 def test_perfect_reversed_and_equal_scores():
-    low, high = np.arange(40), np.arange(40) + 100
+    low, high = np.arange(40.0), np.arange(40.0) + 100
     assert [float(metric(low, high)) for metric in RANKINGS] == [1.0, 1.0, 0.0]
     assert [float(metric(high, low)) for metric in (metrics.auroc, metrics.fpr95)] == [0.0, 1.0]
     assert [float(metric(low * 0, high * 0)) for metric in RANKINGS] == [0.5, 0.5, 1.0]
@@ -58,7 +58,7 @@ def test_perfect_reversed_and_equal_scores():
 
 def test_many_scores_do_not_overflow():
     """100,000 familiar and shifted samples are 10 billion pairs."""
-    low, high = np.arange(100_000), np.arange(100_000) + 50_000
+    low, high = np.arange(1e5), np.arange(1e5) + 50_000
     np.testing.assert_allclose(metrics.auroc(low, high), 1 - 0.5 * 0.5**2, atol=1e-5)
 
 
@@ -76,6 +76,54 @@ def test_wrong_scores_are_refused(inside, outside, problem):
     for metric in RANKINGS:
         with pytest.raises(ValueError, match=problem):
             metric(inside, outside)
+
+
+@pytest.mark.parametrize("metric", RANKINGS)
+def test_labels_are_not_scores(metric):
+    """The arguments of scikit-learn, labels and scores, would give a number too."""
+    truth, scores = np.repeat([0, 1], [4, 5]), np.concatenate([INSIDE, OUTSIDE])
+    order = "the arguments are the scores of in-distribution samples, then those of shifted ones"
+    for labels in (truth, truth == 1, jnp.asarray(truth), truth.astype(np.uint8)):
+        for call in (metric, jax.jit(metric)):
+            with pytest.raises(ValueError, match=rf"inside must be floating-point scores, got .*: {order}"):
+                call(labels, scores)
+            with pytest.raises(ValueError, match=rf"outside must be floating-point scores, got .*: {order}"):
+                call(scores, labels)
+    with pytest.raises(ValueError, match=f"inside has only the values 0 and 1, like labels: {order}"):
+        metric(truth.astype(np.float32), scores)
+
+
+def test_scores_may_be_zero_or_one():
+    hard, soft = np.array([0.0, 1.0, 1.0]), np.array([0.0, 0.0, 1.0])
+    assert metrics.auroc(soft, hard) == pytest.approx(2 / 3)
+    assert metrics.auroc(soft, np.array([0.2, 0.3, 0.4, 0.5])) == pytest.approx(2 / 3)
+    assert metrics.auroc(np.zeros(3), np.array([0.0, 0.1, 0.2])) == pytest.approx(5 / 6)
+    assert metrics.auroc(soft + 1, np.array([1.2, 1.3, 1.4])) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("metric", RANKINGS)
+def test_scores_that_are_left_out_may_be_anything(metric):
+    inside = np.array([np.nan, *INSIDE, np.inf, -np.inf])
+    outside = np.array([*OUTSIDE[:2], -np.inf, np.nan, *OUTSIDE[2:], np.inf])
+    masks = {"inside_where": np.isfinite(inside), "outside_where": np.isfinite(outside)}
+    expected = metric(INSIDE, OUTSIDE)
+    np.testing.assert_allclose(metric(inside, outside, **masks), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(metric)(inside, outside, **masks), expected, rtol=1e-6)
+    gradient = jax.grad(lambda x: metric(x, outside, **masks))(jnp.asarray(inside))
+    np.testing.assert_array_equal(gradient, np.zeros(len(inside)))
+    with pytest.raises(ValueError, match="inside must be finite"):
+        metric(inside, outside, outside_where=masks["outside_where"])
+    for nothing in ({"inside_where": np.zeros(7, bool)}, {"outside_where": np.zeros(8, bool)}):
+        with pytest.raises(ValueError, match="where is False everywhere: no row is left"):
+            metric(inside, outside, **masks | nothing)
+        assert np.isnan(jax.jit(metric)(inside, outside, **masks | nothing))
+
+
+@pytest.mark.parametrize("metric", RANKINGS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_gives_nan_inside_jit(metric, value):
+    assert np.isnan(jax.jit(metric)(np.append(INSIDE, value), OUTSIDE))
+    assert np.isnan(jax.jit(metric)(INSIDE, np.append(OUTSIDE, value)))
 
 
 of_cases = jax.jit(jax.vmap(metrics.risk_coverage))

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 import scipy.stats
 from evaluation.metrics.cases import all_cases
 
@@ -60,3 +61,14 @@ def test_mutual_information_is_the_mean_divergence_from_the_mean():
 def test_one_draw_has_no_spread():
     assert not np.any(np.asarray(metrics.mutual_information(DRAWS[:1])))
     assert not np.any(np.asarray(metrics.predictive_std(DRAWS[:1])))
+
+
+def test_logits_are_refused_and_give_nan_inside_jit():
+    logits = np.array([[[0.5, 0.25, 0.25], [2.0, -1.0, 0.0]]], np.float32)
+    for metric in (metrics.mutual_information, metrics.predictive_std):
+        with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\], got -1 to 2"):
+            metric(logits)
+        np.testing.assert_array_equal(np.isnan(jax.jit(metric)(logits)), [False, True])
+    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\], got -1 to 2"):
+        metrics.entropy(logits[0])
+    np.testing.assert_array_equal(np.isnan(jax.jit(metrics.entropy)(logits[0])), [False, True])
