@@ -5,6 +5,7 @@ from byov_jax import methods as methods
 from byov_jax import networks as networks
 from byov_jax.bayes import posterior as posterior
 from byov_jax.bayes import priors as priors
+from byov_jax.bayes import variance as variance
 from byov_jax.bayes.module import Bayesian as Bayesian
 from byov_jax.bayes.posterior import Posterior as Posterior
 from byov_jax.bayes.statistics import layer_statistics as layer_statistics
@@ -17,9 +18,9 @@ from byov_jax.images import shifts as shifts
 from byov_jax.methods import optimizers as optimizers
 from byov_jax.methods import schedules as schedules
 from byov_jax.methods.objectives import Batch as Batch
-from byov_jax.methods.step import Info as Info
-from byov_jax.methods.step import State as State
+from byov_jax.methods.state import Info as Info
+from byov_jax.methods.state import State as State
 from byov_jax.model import Model as Model
 from byov_jax.model import load as load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -21,8 +21,9 @@ from byov_jax.evaluation.linear_probe import LinearProbe
 from byov_jax.evaluation.predictive import Prediction
 from byov_jax.images.views import Views
 from byov_jax.methods.objectives import Batch
-from byov_jax.methods.step import State
+from byov_jax.methods.state import State
 from byov_jax.methods.teacher import Teacher
+from byov_jax.role import Role
 from byov_jax.training import build, loop, run_directory
 from byov_jax.training.config import Config
 
@@ -62,6 +63,11 @@ class Model:
     def bayesian(self) -> bool:
         """Whether any weight has a posterior."""
         return posterior.size(self.posterior) > 0
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """What every parameter is, by path: the argument of `pruning` and `layer_statistics`."""
+        return build.roles(self.config, self.network)
 
     def predict(self, images: ImageArray, draws: int = 30, seed: int = 0) -> Prediction:
         """Return class probabilities with their uncertainty.
@@ -184,12 +190,14 @@ def load(run_dir: str | Path) -> Model:
         network = build.network(config)
         method = build.method(config, network)
         like = jax.eval_shape(method.init, jax.random.key(0), _example(config))
+        weights = {name: getattr(like, name) for name in ("step", "posterior", "stats", "teacher")}
     except Exception as error:  # Flax and JAX raise many kinds for wrong values
         reason = " ".join(str(error).split())[:200]
         raise RunError(f"{run / run_directory.CONFIG} describes no network: {reason}") from None
-    state = checkpointer.restore_newest(folder, like)
-    if state is None:
+    restored = checkpointer.restore_newest(folder, weights, partial=True)
+    if restored is None:
         raise RunError(f"{run} has no finished checkpoint in {run_directory.CHECKPOINTS}/")
+    state = like._replace(**restored)
     return from_state(config, network, state, _read_probe(run, int(state.step)))
 
 

@@ -29,9 +29,9 @@ def get_config(variant: str = "byov") -> ml_collections.ConfigDict:
             "optimizer": {
                 "learning_rate": 1e-3,
                 "warmup": 2 * (60_000 // 256),
-                "weight_decay": 0.0 if variants.is_bayesian(variant) else 0.05,
-                "log_var_multiplier": 2.0,
+                "weight_decay": 0.05 if variants.decays(variant) else 0.0,
             },
+            "variance": {"learning_rate": 2e-3},
             "tau": 0.99,
             "log_every": 50,
             "monitor_every": 0,

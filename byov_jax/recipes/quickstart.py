@@ -49,11 +49,10 @@ def get_config(variant: str = "byov") -> ml_collections.ConfigDict:
                 "name": "adamw",
                 "learning_rate": 1e-3,
                 "warmup": 60,
-                # Decay is the deterministic methods' prior; the KL is the Bayesian methods'.
-                "weight_decay": 0.0 if variants.is_bayesian(variant) else 0.1,
-                # At 1, the paper's value, sigma hardly moves in a few hundred steps.
-                "log_var_multiplier": 10.0,
+                "weight_decay": 0.1 if variants.decays(variant) else 0.0,
             },
+            # At the rate of the means, the paper's, sigma hardly moves in a few hundred steps.
+            "variance": {"learning_rate": 1e-2},
             "log_var": -10.0,
             "beta_start": 0.0,
             "beta_end": 0.3,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from byov_jax import distributed, images, methods, networks
 from byov_jax.bayes import priors
+from byov_jax.bayes import variance as variance_rules
 from byov_jax.data import registry
 from byov_jax.data.dataset import Dataset, Unlabelled
 from byov_jax.distributed import Runner
@@ -16,6 +17,7 @@ from byov_jax.images.views import Views
 from byov_jax.methods import Method, optimizers, schedules
 from byov_jax.methods.layout import Layout
 from byov_jax.methods.objectives import Batch
+from byov_jax.role import Role
 from byov_jax.training.config import Config
 
 AnyDataset = Dataset | Unlabelled
@@ -56,6 +58,11 @@ def network(config: Config) -> Any:
     return networks.Student(_encoder(config), *heads)
 
 
+def roles(config: Config, module: Any) -> dict[str, Role]:
+    """Return what every parameter of a network is, by path."""
+    return networks.roles(module, jax.ShapeDtypeStruct((1, *config.data.image), jnp.float32))
+
+
 def views(config: Config) -> Views:
     """Return the two augmentations, with the mean and std that normalise images."""
     return _call("views", VIEWS[config.views.name], config.views.arguments())
@@ -87,6 +94,7 @@ def method(config: Config, module: Any, layout: Layout = methods.ONE_DEVICE) -> 
             "dataset_size": config.data.size,
             "beta": beta_schedule(config),
             "prior": PRIORS[config.prior](),
+            "variance": _variance(config),
             "kl_norm": config.kl_norm,
             "where": config.where,
             "log_var": config.log_var,
@@ -153,6 +161,16 @@ def _optimizer(config: Config) -> Any:
     del arguments["learning_rate"], arguments["warmup"]
     build = OPTIMIZERS[config.optimizer.name]
     return _call("optimizer", lambda **others: build(learning_rate_schedule(config), **others), arguments)
+
+
+def _variance(config: Config) -> Any:
+    """Return the rule that log_var follows, on the schedule of the means' learning rate."""
+    arguments = config.variance.arguments()
+    if config.variance.name == "fixed":
+        return variance_rules.fixed()
+    schedule, peak = learning_rate_schedule(config), arguments.pop("learning_rate")
+    ratio = peak / config.optimizer.learning_rate
+    return variance_rules.adam(lambda step: ratio * schedule(step), **arguments)
 
 
 def _call(section: str, function: Callable, arguments: Mapping[str, Any]) -> Any:

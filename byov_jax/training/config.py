@@ -12,6 +12,7 @@ from pydantic import Field
 
 from byov_jax.errors import ConfigError
 from byov_jax.methods import TRAITS, Traits
+from byov_jax.ranges import RANGES
 from byov_jax.training import schema
 from byov_jax.training.schema import Section, argument, require, setting
 
@@ -120,12 +121,8 @@ class Optimizer(Section):
 
     learning_rate: float = setting(1e-3, "peak of the learning rate, which then decays to 0", gt=0)
     warmup: int = setting(0, "steps in which the learning rate rises from 0", ge=0)
-    weight_decay: float = argument("decay of kernels that are point estimates", ge=0)
-    bayesian_weight_decay: float = argument(
-        "decay of the means of Bayesian kernels; the KL regularises them", ge=0
-    )
-    log_var_multiplier: float = argument("learning rate of log_var relative to that of the means", ge=0)
-    clip_norm: float | None = argument("largest global norm of the gradient; None for no clipping", gt=0)
+    weight_decay: float = argument("decay of kernels, Bayesian or not", ge=0)
+    clip_norm: float | None = argument("largest norm of the means' gradient; None for no clipping", gt=0)
 
 
 class AdamW(Optimizer):
@@ -145,12 +142,25 @@ class Lars(Optimizer):
     trust_coefficient: float = argument("eta in eta * |w| / |g|", gt=0)
 
 
+class Variance(Section):
+    """How the log-variances follow."""
+
+    name: Literal["adam", "fixed"] = setting("adam", "adam: descend their gradient; fixed: keep them")
+    learning_rate: float = setting(
+        1e-3, "peak of Adam's rate for log_var, on the schedule of optimizer.learning_rate", gt=0
+    )
+    b1: float = setting(0.9, "decay of the first moment", ge=0, lt=1)
+    b2: float = setting(0.95, "decay of the second moment", ge=0, lt=1)
+
+
 class Guard(Section):
     """When a step is skipped, and when skipping ends the run."""
 
     patience: int = setting(20, "skipped steps in a row after which the run ends", ge=1, may_change=True)
     spike: float = setting(
-        0.0, "also skip a step whose loss exceeds this multiple of its average; 0: never", ge=0
+        0.0,
+        "also skip a step whose loss exceeds this multiple, at least 1, of its average; 0: never",
+        within=RANGES["spike"],
     )
 
 
@@ -168,8 +178,10 @@ class Config(Section):
     seed: int = setting(0, "seed of everything random", ge=0, lt=2**32)
     steps: int = setting(1000, "optimizer steps of the whole training", ge=1)
     batch_size: int = setting(256, "images per step, over all devices", ge=1)
-    accumulate: int = setting(1, "micro-batches per step; they divide batch_size", ge=1)
-    dtype: Literal["float32", "bfloat16", "float16"] = setting("float32", "compute type of the network")
+    accumulate: int = setting(
+        1, "micro-batches per step; they divide batch_size", within=RANGES["accumulate"]
+    )
+    dtype: Literal["float32", "bfloat16"] = setting("float32", "compute type of the network")
     prng: Literal["threefry2x32", "rbg", "unsafe_rbg"] = setting("threefry2x32", "JAX's random generator")
     parallel: Parallel = Parallel()
     data: Data = Data()
@@ -178,19 +190,22 @@ class Config(Section):
     predictor: Head = Head()
     views: Views = Views()
     optimizer: Annotated[AdamW | Lars, Field(discriminator="name")] = AdamW()
+    variance: Variance = Variance()
     prior: Literal["standard", "teacher_mean", "teacher_moments"] = setting(
         "standard", "the distribution that the KL regularises the posterior towards"
     )
     where: str = setting(
         "all", "Bayesian parameters: all, no_conv, linear_only, or a regular expression on paths"
     )
-    log_var: float = setting(-10.0, "initial log-variance of the posterior", ge=-100, le=10)
-    beta_start: float = setting(0.0, "weight of the KL at the first step", ge=0)
-    beta_end: float = setting(0.3, "weight of the KL at the last step", ge=0)
+    log_var: float = setting(-10.0, "initial log-variance of the posterior", within=RANGES["log_var"])
+    beta_start: float = setting(0.0, "weight of the KL at the first step", within=RANGES["beta"])
+    beta_end: float = setting(0.3, "weight of the KL at the last step", within=RANGES["beta"])
     beta_steps: int = setting(0, "steps from beta_start to beta_end; 0 for the whole training", ge=0)
     kl_norm: Literal["params", "dataset", "batches", "none"] = setting("params", "the KL's normaliser Z")
-    tau: float = setting(0.99, "momentum of the teacher at the first step; it rises to 1", ge=0, le=1)
-    draws: int = setting(1, "weight draws per step", ge=1)
+    tau: float = setting(
+        0.99, "momentum of the teacher at the first step; it rises to 1", within=RANGES["tau"]
+    )
+    draws: int = setting(1, "weight draws per step", within=RANGES["draws"])
     draw_per_view: bool = setting(False, "draw weights for each view, instead of once for both")
     guard: Guard = Guard()
     keep: Keep = Keep()
@@ -231,6 +246,9 @@ class Config(Section):
         annealing = self.beta_steps
         allowed = f"at most {steps}, the steps there are, or beta_end is never reached"
         require("beta_steps", annealing, annealing <= steps, allowed)
+        spike = self.guard.spike
+        refusal = RANGES["spike"].refusal(spike)
+        require("guard.spike", spike, not refusal, refusal)
         divides = self.batch_size % self.accumulate == 0
         require("accumulate", self.accumulate, divides, f"a divisor of batch_size={self.batch_size}")
         resize = self.data.resize

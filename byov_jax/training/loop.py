@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from byov_jax.distributed.runner import Placed, Runner
 from byov_jax.methods.objectives import Batch
-from byov_jax.methods.step import Info
+from byov_jax.methods.state import Info
 
 MAX_STEPS_AHEAD = 2
 

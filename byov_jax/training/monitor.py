@@ -12,7 +12,7 @@ from byov_jax.distributed import inference
 from byov_jax.evaluation import forward, knn, predictive
 from byov_jax.images.views import Views
 from byov_jax.methods import guard, online_probe
-from byov_jax.methods.step import State
+from byov_jax.methods.state import State
 from byov_jax.networks import Classifier
 
 BANK = 2000
@@ -21,6 +21,10 @@ BANK = 2000
 NEIGHBOURS = 20
 COLLAPSED = 0.05
 """An `embedding_std` below this is a collapse: all images have nearly the same embedding."""
+
+
+OUTWEIGHED = 3.0
+"""A weighted KL above this multiple of the data term leaves little of the data."""
 
 
 class Diagnosis(NamedTuple):
@@ -32,13 +36,20 @@ class Diagnosis(NamedTuple):
 
 def diagnose(line: dict[str, Any]) -> Diagnosis | None:
     """Return what a line of metrics.jsonl gives reason to warn of, None for nothing."""
-    spread = line["embedding_std"]
-    if spread < COLLAPSED:
+    spread = line.get("embedding_std")
+    if spread is not None and spread < COLLAPSED:
         return Diagnosis(
             "collapsed",
             f"embedding_std is {spread:.3f}: the embeddings have collapsed, all images get nearly "
             "the same one. Try a lower learning rate, a longer warm-up, batch norm in the heads, or a larger "
             "batch.",
+        )
+    if line.get("kl_scaled", 0.0) > OUTWEIGHED * line["loss"]:
+        return Diagnosis(
+            "kl",
+            f"the weighted KL, {line['kl_scaled']:.3g}, outweighs the loss of {line['loss']:.3g}: the data "
+            "hardly count. Try a smaller beta_end, another kl_norm, or, for prior=teacher_moments, whose "
+            "variance shrinks as training settles, prior=teacher_mean.",
         )
     return None
 

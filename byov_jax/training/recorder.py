@@ -14,7 +14,7 @@ from byov_jax.bayes.statistics import layer_statistics
 from byov_jax.checkpoints import checkpointer, store
 from byov_jax.distributed import Placed, Runner, processes
 from byov_jax.errors import TrainingError
-from byov_jax.methods.step import Info
+from byov_jax.methods.state import Info
 from byov_jax.training import build, loop, monitor, run_directory
 from byov_jax.training.callbacks import Callbacks
 from byov_jax.training.config import Config
@@ -24,7 +24,7 @@ from byov_jax.training.unreadable_images import UnreadableImages
 PAUSES = (1.0, 4.0)
 """Seconds before each new attempt to save the last state."""
 
-BAYESIAN = ("kl", "kl_per_weight", "kl_scaled", "beta", "temperature")
+BAYESIAN = ("kl", "kl_per_weight", "kl_scaled", "beta", "temperature", "implied_l2")
 """Metrics that only methods with a posterior have."""
 
 
@@ -45,6 +45,7 @@ class Recorder:
         """Begin after `step`; `log` is None in all processes but the main one."""
         self.config, self.runner, self.data = config, runner, data
         self.network, self.views = build.network(config), build.views(config)
+        self.roles = build.roles(config, self.network)
         self.workdir, self.log, self.callbacks, self.unreadable = workdir, log, callbacks, unreadable
         self.epoch = config.data.size / config.batch_size
         self.monitor_every = config.monitor_every or max(round(self.epoch), 1)
@@ -99,7 +100,7 @@ class Recorder:
             )
             self._write(line | found)
             if posterior.size(state.posterior):
-                layers = jax.device_get(layer_statistics(state.posterior))
+                layers = jax.device_get(layer_statistics(state.posterior, roles=self.roles))
                 plain = {
                     path: {name: float(value) for name, value in statistics._asdict().items()}
                     for path, statistics in layers.items()
@@ -176,9 +177,7 @@ class Recorder:
 
     def _line(self, step: int, info: Info) -> dict[str, Any]:
         """Return the metrics of a step as a line of metrics.jsonl, with the time since the line before."""
-        metrics = {name: float(value) for name, value in info._asdict().items() if value is not None}
-        for name in ("skipped", "skipped_in_a_row", "skipped_for"):
-            metrics[name] = int(metrics[name])
+        metrics = info.to_dict()
         if not self.config.traits.bayesian:
             for name in BAYESIAN:
                 del metrics[name]

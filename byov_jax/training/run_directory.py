@@ -23,7 +23,7 @@ import jax
 
 from byov_jax import files
 from byov_jax.errors import ConfigError, RunError
-from byov_jax.training import schema
+from byov_jax.training import earlier_runs, schema
 from byov_jax.training.config import Config
 
 CONFIG = "config.json"
@@ -89,7 +89,7 @@ def check_unchanged(run: Path, config: Config, saved: Any) -> None:
     if saved is None:
         return
     try:
-        different = differences(Config.parse(saved), config)
+        different = differences(Config.parse(earlier_runs.upgraded(saved)), config)
     except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{run / CHECKPOINTS} has a config that cannot be read: {error}") from None
     if different:
@@ -134,7 +134,7 @@ def read_config(run: Path) -> Config:
         raise RunError(f"{run} is not a run directory: it has no {CONFIG}")
     _check_links(run)
     try:
-        return Config.parse(files.read_json(file))
+        return Config.parse(earlier_runs.upgraded(files.read_json(file)))
     except ConfigError as error:
         raise RunError(f"{file} is not a config of byov_jax: {error}") from None
 

@@ -8,20 +8,26 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from byov_jax import ranges
 from byov_jax.errors import ConfigError
+from byov_jax.ranges import Range
 
 Tree = TypeVar("Tree", bound="Section")
 
 
-def setting(default: Any, meaning: str, *, may_change: bool = False, **limits: Any) -> Any:
+def setting(
+    default: Any, meaning: str, *, may_change: bool = False, within: Range | None = None, **limits: Any
+) -> Any:
     """Define a key.
 
     Args:
       default: its value if a config leaves it out.
       meaning: one sentence.
       may_change: a resumed run may have another value, since it changes neither what is learned nor logged.
+      within: the range of the library's argument of this name.
       **limits: pydantic's `ge`, `gt`, `le`, `lt`, `min_length`.
     """
+    limits |= within.bounds() if within else {}
     return Field(default, description=meaning, json_schema_extra={"may_change": may_change}, **limits)
 
 
@@ -204,13 +210,7 @@ def _limits(field: FieldInfo) -> str:
     bounds = {
         name: getattr(limit, name)
         for limit in field.metadata
-        for name in ("ge", "gt", "le", "lt")
+        for name in ranges.BOUNDS
         if hasattr(limit, name)
     }
-    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
-    if low is not None and high is not None:
-        opening, closing = "[" if "ge" in bounds else "(", "]" if "le" in bounds else ")"
-        return f"in {opening}{low}, {'2**32' if high == 2**32 else high}{closing}"
-    if "gt" in bounds:
-        return "positive"
-    return "" if low is None else "at least 1" if low == 1 else f"{low} or more"
+    return ranges.describe(**bounds)

@@ -17,8 +17,8 @@ from byov_jax.data.loading.lazy import LazyImages
 from byov_jax.distributed import Runner, processes
 from byov_jax.errors import ConfigError, ImageError, RunError
 from byov_jax.methods.objectives import Batch
-from byov_jax.methods.step import State
-from byov_jax.training import build, feed, loop, run_directory
+from byov_jax.methods.state import State
+from byov_jax.training import build, earlier_runs, feed, loop, run_directory
 from byov_jax.training.build import AnyDataset
 from byov_jax.training.callbacks import Callbacks
 from byov_jax.training.config import Config
@@ -92,6 +92,7 @@ def train(
     folder = workdir / run_directory.CHECKPOINTS
     processes.run_on_main(lambda: run_directory.create_or_open(workdir, config))
     processes.run_on_main(lambda: store.remove_leftovers(folder))
+    processes.run_on_main(lambda: earlier_runs.check_resumable(workdir, store.metadata(folder)))
     runner = build.runner(config)
     keys = loop.keys(config.seed, config.prng, runner.replicated)
     restored = checkpointer.restore_newest(folder, runner.abstract_state(), warn=callbacks.warning)
