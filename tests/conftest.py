@@ -1,6 +1,7 @@
 """Strict settings for every test: checked types and shapes, 8 simulated devices, no silent rank promotion."""
 
 import os
+from pathlib import Path
 
 import jax
 import jaxtyping
@@ -15,6 +16,15 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook("byov_jax", "strict.check")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _drop_old_programs():
+    """Drops compiled programs before Linux refuses more memory maps, at which the compiler would crash."""
+    yield
+    maps, limit = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+    if limit.exists() and len(maps.read_bytes().splitlines()) > 0.4 * int(limit.read_text()):
+        jax.clear_caches()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import byov_jax
 
 ROOT = Path(byov_jax.__file__).parent
 LAYERS = [
-    {"errors"},
+    {"errors", "role", "ranges"},
     {"files"},
     {"bayes", "networks", "images"},
     {"methods", "evaluation"},
