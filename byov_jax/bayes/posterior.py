@@ -5,9 +5,9 @@ the same structure; the log-variance of a point estimate is None. Both are float
 weight could neither hold a small sigma nor follow a small update.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from byov_jax.bayes import noise
 from byov_jax.bayes.paths import is_float, path_of
 from byov_jax.bayes.roles import Roles
 from byov_jax.bayes.select import Where, select
@@ -53,12 +54,13 @@ def init(
     selected = jax.tree.leaves(select(params, where, roles))
     with_path, treedef = jax.tree_util.tree_flatten_with_path(params)
     values = _aligned(params, log_var, "log_var")
-    log_vars = []
+    shapes, chosen = [], []
     for (keys, leaf), value, bayesian in zip(with_path, values, selected, strict=True):
         if bayesian:
             _check_finite(path_of(keys), value)
-        log_vars.append(jnp.full(leaf.shape, value, leaf.dtype) if bayesian else None)
-    return Posterior(params, jax.tree.unflatten(treedef, log_vars))
+        shapes.append((leaf.shape, leaf.dtype) if bayesian else None)
+        chosen.append(value if bayesian else None)
+    return Posterior(params, jax.tree.unflatten(treedef, _full(chosen, tuple(shapes))))
 
 
 def point(params: PyTree) -> Posterior:
@@ -173,50 +175,53 @@ def implied_l2(
     return weight * sum(precisions, start=jnp.zeros(())) / max(size(q), 1)
 
 
+@jax.jit(static_argnames="shapes", inline=True)
+def _full(values: list, shapes: tuple) -> list[Array | None]:
+    """Return arrays of (shape, dtype) filled with the values, and None where there is none."""
+    pairs = zip(values, shapes, strict=True)
+    return [None if value is None else jnp.full(shape[0], value, shape[1]) for value, shape in pairs]
+
+
 @jax.jit(static_argnames="constrain", inline=True)
 def _sample(key, means: dict[str, Array], log_vars: dict[str, Array], constrain) -> dict[str, Array]:
-    noise = _noise(key, means, constrain or (lambda noise: noise))
-    return {path: _draw(mean, log_vars[path], noise[path]) for path, mean in means.items()}
+    return _draw(constrain, key, means, log_vars)
 
 
-@jax.custom_jvp
-def _draw(mean, log_var, noise):
-    return (mean + jnp.exp(0.5 * log_var).astype(noise.dtype) * noise).astype(mean.dtype)
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _draw(constrain, key, means, log_vars):
+    return _draw_and_deviation(constrain, key, means, log_vars)[0]
 
 
 @_draw.defjvp
-def _draw_jvp(primals, tangents):
-    """`d draw = d mean + (draw - mean) / 2 * d log_var`: one residual instead of three."""
-    mean, log_var, noise = primals
-    d_mean, d_log_var, _ = tangents  # the noise depends on the key alone
-    deviation = jnp.exp(0.5 * log_var).astype(noise.dtype) * noise
-    tangent = d_mean + (0.5 * deviation).astype(mean.dtype) * d_log_var
-    return (mean + deviation).astype(mean.dtype), tangent.astype(mean.dtype)
+def _draw_jvp(constrain, primals, tangents):
+    """`d draw = d mean + deviation / 2 * d log_var`: one residual instead of three."""
+    _, d_means, d_log_vars = tangents
+    drawn, deviations = _draw_and_deviation(constrain, *primals)
+    d_drawn = {
+        path: (d_mean + (0.5 * deviations[path]).astype(d_mean.dtype) * d_log_vars[path]).astype(d_mean.dtype)
+        for path, d_mean in d_means.items()
+    }
+    return drawn, d_drawn
 
 
-def _noise(key, leaves: dict[str, Array], constrain: Callable[[Array], Array]) -> dict[str, Array]:
-    """Draw standard normal noise by path, at least float32.
+def _draw_and_deviation(constrain, key, means, log_vars):
+    """Return the draw and its deviation from the mean, by path."""
 
-    Leaves of one shape share one compiled loop, so compilation time hardly grows with depth.
-    """
-    groups: dict[tuple, list[str]] = {}
-    for path, leaf in leaves.items():
-        groups.setdefault((leaf.shape, _wide(leaf)), []).append(path)
-    noise: dict[str, Array] = {}
-    for (shape, dtype), paths in groups.items():
-        draws = jax.lax.map(
-            lambda key, shape=shape, dtype=dtype: constrain(jax.random.normal(key, shape, dtype)),
-            _fold_in(key, paths),
-        )
-        noise |= {path: constrain(draw) for path, draw in zip(paths, draws, strict=True)}
-    return noise
+    def draw():
+        drawn = noise.normal(key, means, constrain)
+        deviations = {path: jnp.exp(0.5 * log_vars[path]).astype(x.dtype) * x for path, x in drawn.items()}
+        draws = {path: (mean + deviations[path]).astype(mean.dtype) for path, mean in means.items()}
+        return draws, deviations
 
-
-def _fold_in(key, paths: list[str]) -> Array:
-    """Fold 64 bits of each path's hash into the key: one key a path."""
-    digests = b"".join(hashlib.blake2b(path.encode(), digest_size=8).digest() for path in paths)
-    words = np.frombuffer(digests, "<u4").reshape(-1, 2)
-    return jax.vmap(lambda word: jax.random.fold_in(jax.random.fold_in(key, word[0]), word[1]))(words)
+    if constrain is not None or not means:
+        return draw()
+    # XLA would fuse the sum of mean and deviation into what uses a weight: layers that are alike but for the
+    # place of their noise would each be compiled, and a bias drawn again for every image. Nothing is fused
+    # with the result of a condition, and XLA does not know that this one holds.
+    word = jax.random.key_data(key).reshape(-1)[0]
+    shapes = jax.eval_shape(draw)[1]
+    zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in shapes.items()}
+    return jax.lax.cond(word != word + 1, draw, lambda: (means, zeros))
 
 
 @jax.jit(inline=True)

@@ -362,3 +362,14 @@ def test_a_resnet_student_trains():
     state, info = run(tiny.byov_method(net=net), steps=2)
     assert np.isfinite(info.loss)
     assert "encoder" in state.teacher.stats["batch_stats"]
+
+
+def test_a_posterior_does_not_blow_up_the_program(optimized):
+    """BYOV's step has at most twice the instructions of BYOL's; each of two mistakes made it five times."""
+    net = tiny.student(tiny.vit(depth=6), norm="layer")
+    counts = {}
+    for method in (tiny.byol_method(net=net), tiny.byov_method(net=net)):
+        state = jax.eval_shape(method.init, jax.random.key(0), BATCH)
+        program = jax.jit(method.step).lower(state, BATCH, jax.random.key(0)).compile().as_text()
+        counts[method.traits.bayesian] = sum(" = " in line for line in program.splitlines())
+    assert counts[True] < 2.0 * counts[False]

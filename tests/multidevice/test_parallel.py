@@ -116,7 +116,10 @@ def test_every_device_draws_only_its_shard_of_the_noise():
         shapes = re.findall(r"= u32\[([\d,]*)\]\S* xor\(", text)
         return max(np.prod([int(side) for side in shape.split(",") if side]) for shape in shapes)
 
-    whole = most_bits(byov.posterior.sample, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+    whole = most_bits(
+        lambda key, q: byov.posterior.sample(key, q, constrain=lambda leaf: leaf),
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()),
+    )
     part = most_bits(
         lambda key, q: layout.gather(byov.posterior.sample(key, q, constrain=layout.shard)),
         sharded.leaf_sharding(mesh, (64, 512), min_size=1),
