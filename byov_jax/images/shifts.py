@@ -184,20 +184,27 @@ def contrast(_: Array, planes: Planes, factor: Float[Array, ""]) -> Planes:
 
 
 def brightness(_: Array, planes: Planes, offset: Float[Array, ""]) -> Planes:
-    """Add `offset` to every value."""
-    return ops.brightness(planes, offset)
+    """Add `offset` to the largest channel, the value of HSV, and keep hue and saturation."""
+    value = jnp.max(planes, axis=0, keepdims=True)
+    brighter = ops.brightness(value, offset)
+    black = value == 0.0
+    scaled = jnp.where(black, planes, planes / jnp.where(black, 1.0, value) * brighter)
+    return jnp.where(black, brighter, scaled)
 
 
 def pixelate(_: Array, planes: Planes, factor: Float[Array, ""]) -> Planes:
-    """Average the pixels of each cell of a grid of `round(factor * size)` cells along each side.
+    """Average the pixels of each cell of a grid of `int(factor * size)` cells along each side.
 
-    A pixel belongs to the cell that contains its centre.
+    A pixel belongs to the cell that contains its centre. One whose centre lies between two cells counts in
+    the first and shows the second, as after Pillow's box filter.
     """
 
     def averaging_matrix(size: int) -> Array:
-        cells = jnp.maximum(jnp.round(factor * size), 1).astype(jnp.int32)
-        cell = (2 * jnp.arange(size) + 1) * cells // (2 * size)
-        same_cell = (cell[:, None] == cell[None, :]).astype(planes.dtype)
+        whole = jnp.floor(factor * size + 1e-4)  # in float32, 0.9 * 30 may be less than 27
+        cells = jnp.maximum(whole, 1).astype(jnp.int32)
+        centre = (2 * jnp.arange(size) + 1) * cells  # in units of 1 / (2 * size) cells
+        shown, counted = centre // (2 * size), (centre - 1) // (2 * size)
+        same_cell = (shown[:, None] == counted[None, :]).astype(planes.dtype)
         return same_cell / jnp.sum(same_cell, axis=1, keepdims=True)
 
     return ops.separable(planes, *(averaging_matrix(size) for size in planes.shape[1:]))

@@ -49,6 +49,7 @@ def lars(
     *,
     momentum: float = 0.9,
     trust_coefficient: float = 1e-3,
+    lr_after_momentum: bool = False,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
 ) -> optax.GradientTransformation:
@@ -57,15 +58,17 @@ def lars(
     Args are those of `adamw`, and:
       momentum: heavy-ball momentum.
       trust_coefficient: `eta` in `eta * |w| / |g|`.
+      lr_after_momentum: multiply the momentum by the learning rate, as DeepMind's BYOL does, instead of what
+        goes into it. The two differ while the learning rate changes.
     """
     ranges.check(weight_decay=weight_decay, momentum=momentum, trust_coefficient=trust_coefficient)
 
     def build(learning_rate):
+        last = [optax.scale_by_learning_rate(learning_rate), optax.trace(decay=momentum)]
         return optax.chain(
             optax.add_decayed_weights(weight_decay, kernels),
             optax.masked(optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient), kernels),
-            optax.scale_by_learning_rate(learning_rate),
-            optax.trace(decay=momentum),
+            *(reversed(last) if lr_after_momentum else last),
         )
 
     return _clipped(optax.inject_hyperparams(build)(learning_rate), clip_norm)

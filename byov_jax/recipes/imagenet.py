@@ -116,6 +116,7 @@ def _resnet(words: dict[str, Any]) -> dict[str, Any]:
             "weight_decay": preset["weight_decay"] if words["decays"] else 0.0,
             "momentum": 0.9,
             "trust_coefficient": 1e-3,
+            "lr_after_momentum": True,
         },
         # LARS would not move log_var: its updates are below float32's resolution. The rate is ours.
         "variance": {"learning_rate": 1.5e-4 * batch / 256},

@@ -140,6 +140,9 @@ class Lars(Optimizer):
     name: Literal["lars"] = setting("lars", "the optimizer of the means")
     momentum: float = argument("heavy-ball momentum", ge=0, lt=1)
     trust_coefficient: float = argument("eta in eta * |w| / |g|", gt=0)
+    lr_after_momentum: bool = argument(
+        "multiply by the learning rate after momentum, as DeepMind's BYOL does"
+    )
 
 
 class Variance(Section):

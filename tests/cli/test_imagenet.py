@@ -36,6 +36,7 @@ def test_the_published_presets_of_byol(epochs, rate, decay, tau):
     config = flags.load_config(f"{FILE}:resnet50-byol-{epochs}")
     optimizer = config.optimizer
     assert optimizer.name == "lars"
+    assert optimizer.lr_after_momentum
     assert optimizer.learning_rate == pytest.approx(16 * rate)
     assert (optimizer.weight_decay, config.tau) == (decay, pytest.approx(tau))
     assert optimizer.warmup == 3128

@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import jaxtyping
+import matplotlib.colors
 import numpy as np
 import pytest
 import scipy.ndimage
 import scipy.stats
+from PIL import Image
 
 from byov_jax.data.sources import fashion_mnist
 from byov_jax.images import ops, shifts
@@ -92,7 +94,12 @@ def test_the_change_increases_with_severity(name, images):
         assert np.all((shifted >= 0) & (shifted <= 1))  # NaN is neither
         change.append(np.mean(np.abs(shifted - original)))
     assert change[0] == 0.0
-    assert np.all(np.diff(change) > 0), change
+    increase = np.diff(change)
+    if name == "pixelate" and images is LARGE:
+        # The published grids of 0.5 and 0.4 of the side change these scenes alike: Pillow's box filter too.
+        assert abs(increase[2]) < 0.03 * change[2]
+        increase = np.delete(increase, 2)
+    assert np.all(increase > 0), change
 
 
 @pytest.mark.parametrize("name", shifts.NAMES)
@@ -320,7 +327,7 @@ def test_pixels_of_a_cell_become_their_mean(factor):
     expected = SMALL.astype(np.float64)
     for axis in (1, 2):
         size = SMALL.shape[axis]
-        cells = max(round(factor * size), 1)
+        cells = max(int(factor * size), 1)
         edges = np.arange(1, cells) * size / cells
         groups = np.split(np.arange(size), np.searchsorted(np.arange(size) + 0.5, edges))
         assert len(groups) == cells
@@ -329,6 +336,28 @@ def test_pixels_of_a_cell_become_their_mean(factor):
             [mean.repeat(len(group), axis) for mean, group in zip(means, groups, strict=True)], axis
         )
     np.testing.assert_allclose(shifted, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [28, 32, 160, 224])
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_pixelation_is_that_of_imagenet_c(size, severity):
+    """Pillow's box filter down to a truncated size and up again, as the corruption is published."""
+    plane = np.random.default_rng(0).random((size, size)).astype(np.float32)
+    cells = int(size * float(shifts.strength("pixelate", severity, size)))
+    image = Image.fromarray(plane).resize((cells, cells), Image.Resampling.BOX)
+    expected = np.asarray(image.resize((size, size), Image.Resampling.BOX))
+    found = shifts.apply("pixelate", severity, KEY, plane[None, :, :, None])[0, :, :, 0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0.1, 0.5, -0.3])
+def test_brightness_adds_to_the_value_of_hsv(offset):
+    colors = np.random.default_rng(0).random((1, 8, 8, 3)).astype(np.float32)
+    colors[0, 0, 0] = 0.0
+    hsv = matplotlib.colors.rgb_to_hsv(colors)
+    hsv[..., 2] = np.clip(hsv[..., 2] + offset, 0, 1)
+    found = shifts.corrupt("brightness", offset, KEY, colors)
+    np.testing.assert_allclose(found, matplotlib.colors.hsv_to_rgb(hsv), atol=1e-6)
 
 
 @pytest.mark.parametrize("severity", [-1, 6, 2.5, 2.0, "3", None])

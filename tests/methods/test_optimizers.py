@@ -71,6 +71,20 @@ def test_lars_trust_ratio_for_kernels_and_plain_momentum_elsewhere():
     np.testing.assert_allclose(updates["dense"]["bias"], -0.5, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("after", "expected"), [(False, (-0.4, -0.36 - 0.2, -0.324 - 0.18 - 0.1)), (True, (-0.4, -0.38, -0.271))]
+)
+def test_lars_multiplies_by_the_learning_rate_before_or_after_momentum(after, expected):
+    """Gradients of 1, rates .4, .2, .1, momentum .9: by hand, after momentum .4, .2 * 1.9, .1 * 2.71."""
+    rates = jnp.array([0.4, 0.2, 0.1])
+    transformation = optimizers.lars(lambda step: rates[step], lr_after_momentum=after)
+    params = {"bias": jnp.zeros(1)}
+    state = transformation.init(params)
+    for value in expected:
+        updates, state = transformation.update({"bias": jnp.ones(1)}, state, params)
+        np.testing.assert_allclose(updates["bias"], value, rtol=1e-6)
+
+
 def test_clipping_bounds_the_global_norm():
     params = {"bias": jnp.zeros(4), "scale": jnp.zeros(4)}
     updates, _ = update(optimizers.lars(1.0, clip_norm=0.5), params, ones(params))
