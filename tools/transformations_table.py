@@ -16,14 +16,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from byov_jax import Posterior, metrics, predictive, pruning, shifts
+from byov_jax import Posterior, metrics, posterior, predictive, pruning, shifts
 
 PAGE = Path(__file__).parents[1] / "docs" / "transformations.md"
 BEGIN = "<!-- transformations, written by python -m tools.transformations_table -->"
 END = "<!-- end of transformations -->"
-MODULES = {"metrics": metrics, "predictive": predictive, "pruning": pruning, "shifts": shifts}
+MODULES = {
+    "metrics": metrics,
+    "posterior": posterior,
+    "predictive": predictive,
+    "pruning": pruning,
+    "shifts": shifts,
+}
 ON_THE_HOST = {
     "metrics.Calibration.init": "makes an empty accumulator",
+    "posterior.collect": "gathers the posteriors of a tree, computes nothing",
+    "posterior.mean": "returns the mean as it is",
+    "posterior.point": "wraps parameters, computes nothing",
+    "posterior.size": "counts in Python integers",
     "pruning.sparsity": "counts in Python integers",
     "pruning.sweep": "a loop over masks, calls `evaluate`",
 }
@@ -204,6 +214,22 @@ def _gaussian(seed: int) -> tuple:
     return mean, np.full_like(mean, -2.0), inputs
 
 
+def _moments(seed: int) -> tuple:
+    mean, log_var, prior_mean = np.random.default_rng(seed).normal(size=(3, 5, CLASSES)).astype(np.float32)
+    return mean, log_var - 2, prior_mean, jax.random.key(seed)
+
+
+def _posterior(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(mean: Any, log_var: Any, prior_mean: Any, key: Any) -> Any:
+        return function(Posterior({"kernel": mean}, {"kernel": log_var}), {"kernel": prior_mean}, key)
+
+    return call
+
+
+def _kl(name: str) -> Callable[..., Any]:
+    return _posterior(lambda q, prior_mean, key: getattr(posterior, name)(q, prior_mean))
+
+
 def _prune(seed: int) -> tuple:
     weights = np.random.default_rng(seed).normal(size=(5, 7)).astype(np.float32)
     return weights, np.array([0.3, 0.7], np.float32)[seed]
@@ -255,6 +281,13 @@ EXAMPLES: dict[str, Example] = {
         _predictions,
     ),
     "metrics.Calibration.compute": (lambda *batch: _accumulated(*batch).compute(), _predictions),
+    **{
+        f"posterior.{name}": (_kl(name), _moments)
+        for name in ("kl", "kl_by_leaf", "kl_gradient", "implied_l2")
+    },
+    "posterior.init": (_posterior(lambda q, prior_mean, key: posterior.init(q.mean)), _moments),
+    "posterior.sample": (_posterior(lambda q, prior_mean, key: posterior.sample(key, q)), _moments),
+    "posterior.snr": (_posterior(lambda q, prior_mean, key: posterior.snr(q)), _moments),
     **{
         f"predictive.{name}": (_predict(getattr(predictive, name)), _gaussian)
         for name in ("predict", "moments", "statistics")

@@ -168,11 +168,7 @@ def implied_l2(
     millions of weights and `kl_norm="params"`, that is 1e-7 or less, where optimizers decay by 1e-6 to 1e-1.
     Arguments as in `kl`.
     """
-    pairs = _pairs(q, mean, log_var)
-    precisions = [
-        jnp.size(moments[0]) * jnp.mean(_exp(-jnp.asarray(moments[3]))) for moments in pairs.values()
-    ]
-    return weight * sum(precisions, start=jnp.zeros(())) / max(size(q), 1)
+    return _implied_l2(_pairs(q, mean, log_var), weight)
 
 
 @jax.jit(static_argnames="shapes", inline=True)
@@ -238,6 +234,15 @@ def _kl_by_leaf(pairs: dict[str, tuple]) -> dict[str, Array]:
 def _kl_total(pairs: dict[str, tuple]) -> Array:
     terms = list(_kl_by_leaf(pairs).values())
     return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros((), jnp.float32)
+
+
+@jax.jit(inline=True)
+def _implied_l2(pairs: dict[str, tuple], weight) -> Array:
+    """Return the mean over all scalars of the weight over the prior's variance."""
+    sizes = [jnp.size(mean) for mean, *_ in pairs.values()]
+    precisions = [jnp.mean(_exp(-jnp.asarray(log_var_p))) for *_, log_var_p in pairs.values()]
+    total = sum((n * precision for n, precision in zip(sizes, precisions, strict=True)), start=jnp.zeros(()))
+    return weight * total / max(sum(sizes), 1)
 
 
 @jax.jit(inline=True)
