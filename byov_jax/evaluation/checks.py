@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+_BLOCK = 2**20
+"""Bytes that stay in the cache of a processor while they are reduced three times."""
+
 
 def predictions(
     probs: Array | np.ndarray,
@@ -112,6 +115,11 @@ def is_concrete(x) -> bool:
     return not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True)
 
 
+def are_concrete(*arrays) -> bool:
+    """Whether the values of all of them can be read."""
+    return all(is_concrete(x) for x in arrays)
+
+
 def as_float(x) -> Array:
     """Convert to a floating-point array of float32 or wider."""
     x = jnp.asarray(x)
@@ -142,13 +150,18 @@ def probability_rows(rows: np.ndarray, tolerance: float) -> None:
     if not len(rows):
         return
     rows = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
-    low, high = rows.min(), rows.max()
+    low, high, worst = np.inf, -np.inf, 1.0
+    step = max(1, _BLOCK // rows.itemsize // rows.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of what is refused below
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            low, high = np.minimum(low, block.min()), np.maximum(high, block.max())
+            sums = block.sum(axis=1)
+            worst = max(worst, sums[np.argmax(np.abs(sums - 1))], key=lambda total: abs(total - 1))
     if not np.isfinite(low) or not np.isfinite(high):
         raise ValueError("probabilities must be finite, got NaN or infinity")
     if low < 0 or high > 1 + tolerance:
         raise ValueError(f"probabilities must lie in [0, 1], got {low:.6g} to {high:.6g}")
-    sums = rows.sum(axis=1)
-    worst = sums[np.argmax(np.abs(sums - 1))]
     if abs(worst - 1) > tolerance:
         raise ValueError(f"probabilities must sum to 1 within {tolerance:g}, got a row with sum {worst:.6g}")
 

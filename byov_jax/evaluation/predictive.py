@@ -22,6 +22,7 @@ from byov_jax.bayes import posterior
 from byov_jax.bayes.paths import path_of
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.evaluation import batch_size, checks
+from byov_jax.evaluation.metrics.examples import are_probabilities, nan_if
 from byov_jax.evaluation.metrics.uncertainty import per_example_entropy, standard_deviation
 
 Apply = Callable[[Any, Any], Any]
@@ -126,14 +127,15 @@ def statistics(
     """Compute statistics of a classifier's predictive distribution, in the memory of a few chunks of draws.
 
     Args as in `predict`, with an `apply` that returns probabilities [n, classes], not logits, or a tuple of
-    these, features [n, d] and anything else.
+    these, features [n, d] and anything else. Rows that hold no probabilities are an error outside jit, and
+    NaN inside.
     """
     state = None
     for outputs in _outputs(key, q, apply, x, draws, chunk, batch):
         probs, *rest = outputs if isinstance(outputs, tuple) else (outputs,)
         if state is None:
             _check_probabilities(probs)
-        observed = (probs, _entropies(probs), rest)
+        observed = (*_with_entropies(probs), rest)
         state = _update(state or _init(observed), observed)
     return _prediction(_moments(state))
 
@@ -241,8 +243,11 @@ def _check_probabilities(draws) -> None:
 
 
 @jax.jit
-def _entropies(probs):
-    return per_example_entropy(checks.as_float(probs))
+def _with_entropies(probs):
+    """Return `probs`, NaN in rows that hold none, and their entropies."""
+    probs = checks.as_float(probs)
+    probs = probs * nan_if(~are_probabilities(probs)).astype(probs.dtype)[..., None]
+    return probs, per_example_entropy(probs)
 
 
 @jax.jit

@@ -194,6 +194,14 @@ def test_statistics_refuse_logits(outputs):
         predictive.statistics(KEY, Q, outputs, X, DRAWS)
 
 
+def test_inside_jit_logits_give_nan():
+    """Nothing can be raised there; negative entropies would be believed."""
+    found = jax.jit(lambda key: predictive.statistics(key, Q, linear, X, 2, batch=N))(KEY)
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(found))
+    inside = jax.jit(lambda key: predictive.statistics(key, Q, classify, X, 2, batch=N))(KEY)
+    assert_allclose(inside.entropy, predictive.statistics(KEY, Q, classify, X, 2).entropy, rtol=1e-5)
+
+
 def test_statistics_refuse_what_has_no_classes():
     for wrong, problem in ((lambda p, x: classify(p, x)[:, 0], "got"), (lambda p, x: x > 0, "got bool")):
         with pytest.raises(ValueError, match=rf"apply must return probabilities, .*{problem}"):

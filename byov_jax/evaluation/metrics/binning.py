@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from byov_jax.evaluation import checks
 from byov_jax.evaluation.metrics import compensated_sum
-from byov_jax.evaluation.metrics.examples import Mask, examples
-from byov_jax.evaluation.metrics.scores import is_in_top_k, safe_divide
+from byov_jax.evaluation.metrics.examples import Mask
+from byov_jax.evaluation.metrics.scores import safe_divide
+from byov_jax.evaluation.metrics.top_labels import TopLabels, top_labels
 
 
 class ReliabilityBins(NamedTuple):
@@ -42,8 +43,7 @@ def reliability_bins(
       where: [n] booleans, False for rows to leave out, which may hold anything; None for all rows. Inside
         jit the result is NaN if no row is left, or if one has an impossible label or no probabilities.
     """
-    _check(probs, labels, bins, where)
-    return _equal_width(probs, labels, bins, where)
+    return _equal_width(_checked(probs, labels, bins, where), bins)
 
 
 def ece(
@@ -53,8 +53,7 @@ def ece(
 
     Args as in `reliability_bins`.
     """
-    _check(probs, labels, bins, where)
-    return _ece(probs, labels, bins, where)
+    return _ece(_checked(probs, labels, bins, where), bins)
 
 
 def mce(
@@ -64,8 +63,7 @@ def mce(
 
     Args as in `reliability_bins`.
     """
-    _check(probs, labels, bins, where)
-    return _mce(probs, labels, bins, where)
+    return _mce(_checked(probs, labels, bins, where), bins)
 
 
 def adaptive_ece(
@@ -78,44 +76,38 @@ def adaptive_ece(
 
     Args as in `reliability_bins`.
     """
-    _check(probs, labels, bins, where)
-    return _adaptive_ece(probs, labels, bins, where)
+    return _adaptive_ece(_checked(probs, labels, bins, where), bins)
 
 
-def _check(probs, labels, bins: int, where) -> None:
+def _checked(probs, labels, bins: int, where) -> TopLabels:
     checks.predictions(probs, labels, where=where)
     checks.integer("bins", bins)
+    return top_labels(probs, labels, where)
 
 
 @jax.jit(static_argnames="bins")
-def _equal_width(probs, labels, bins: int, where) -> ReliabilityBins:
-    rows = examples(probs, labels, where)
-    confidence = jnp.max(rows.probs, axis=1)
-    index = jnp.where(rows.counted, bin_index(confidence, bins), bins)
-    correct = is_in_top_k(1, rows.probs, rows.labels)
-    return rows.or_nan(_bins(confidence, correct, index, bins))
+def _equal_width(top: TopLabels, bins: int) -> ReliabilityBins:
+    index = jnp.where(top.counted, bin_index(top.confidence, bins), bins)
+    return top.or_nan(_bins(top.confidence, top.correct, index, bins))
 
 
 @jax.jit(static_argnames="bins")
-def _ece(probs, labels, bins: int, where):
-    return mean_gap(_equal_width(probs, labels, bins, where))
+def _ece(top: TopLabels, bins: int):
+    return mean_gap(_equal_width(top, bins))
 
 
 @jax.jit(static_argnames="bins")
-def _mce(probs, labels, bins: int, where):
-    return max_gap(_equal_width(probs, labels, bins, where))
+def _mce(top: TopLabels, bins: int):
+    return max_gap(_equal_width(top, bins))
 
 
 @jax.jit(static_argnames="bins")
-def _adaptive_ece(probs, labels, bins: int, where):
-    rows = examples(probs, labels, where)
-    confidence = jnp.max(rows.probs, axis=1)
-    order = jnp.argsort(jnp.where(rows.counted, confidence, jnp.inf), stable=True)
-    size, larger = jnp.divmod(jnp.sum(rows.counted), bins)
+def _adaptive_ece(top: TopLabels, bins: int):
+    order = jnp.argsort(jnp.where(top.counted, top.confidence, jnp.inf), stable=True)
+    size, larger = jnp.divmod(jnp.sum(top.counted), bins)
     ends = jnp.arange(1, bins + 1) * size + jnp.minimum(jnp.arange(1, bins + 1), larger)
     index = jnp.sum(jnp.arange(len(order))[:, None] >= ends[None], axis=1)  # what does not count is in none
-    correct = is_in_top_k(1, rows.probs, rows.labels)
-    return mean_gap(rows.or_nan(_bins(confidence[order], correct[order], index, bins)))
+    return mean_gap(top.or_nan(_bins(top.confidence[order], top.correct[order], index, bins)))
 
 
 def _bins(confidence, correct, index, bins: int) -> ReliabilityBins:
@@ -144,7 +136,7 @@ def max_gap(bins: ReliabilityBins) -> Float[Array, ""]:
     return jnp.max(jnp.abs(bins.accuracy - bins.confidence))
 
 
-def bin_index(confidence: Float[Array, "n"], bins: int) -> Int[Array, "n"]:
+def bin_index(confidence: Float[Array | np.ndarray, "n"], bins: int) -> Int[Array, "n"]:
     """Return the index of the bin `(i / bins, (i + 1) / bins]` of each confidence.
 
     The edges are rounded to the dtype of the confidence, so that 0.6 lies on the edge 9 / 15 in any dtype.

@@ -62,7 +62,7 @@ class Examples(NamedTuple):
 
     def or_nan(self, result: Any) -> Any:
         """Return the result, a tree, or NaN for all of it if a row is broken or none counts."""
-        return times(result, nan_if(self.broken | ~jnp.any(self.counted)))
+        return nan_unless_measured(result, self.broken, self.counted)
 
 
 def examples(probs: Any, labels: Any, weights: Any = None) -> Examples:
@@ -89,6 +89,11 @@ def are_probabilities(probs: Float[Array, "*rest classes"]) -> Bool[Array, "*res
     """Return whether each row is not negative and sums to 1 as exactly as one that was rounded to 16 bits."""
     tolerance = checks.tolerance(jnp.bfloat16)
     return (jnp.min(probs, axis=-1) >= 0) & (jnp.abs(jnp.sum(probs, axis=-1) - 1.0) <= tolerance)
+
+
+def nan_unless_measured(result: Any, broken: Bool[Array, ""], counted: Bool[Array, "n"]) -> Any:
+    """Return the result, a tree, or NaN for all of it if a row is broken or none counts."""
+    return times(result, nan_if(broken | ~jnp.any(counted)))
 
 
 def nan_if(condition: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -12,8 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from byov_jax.evaluation import checks
 from byov_jax.evaluation.metrics import compensated_sum
-from byov_jax.evaluation.metrics.examples import Mask, examples, nan_if, times
-from byov_jax.evaluation.metrics.scores import is_in_top_k, safe_divide
+from byov_jax.evaluation.metrics.examples import Mask, nan_if, times
+from byov_jax.evaluation.metrics.scores import safe_divide
+from byov_jax.evaluation.metrics.top_labels import TopLabels, top_labels
 
 
 def auroc(
@@ -176,21 +177,21 @@ def risk_coverage(
         is left, or if one has an impossible label or no probabilities.
     """
     checks.predictions(probs, labels, where=where)
-    return _risk_coverage(probs, labels, where)
+    return _risk_coverage(top_labels(probs, labels, where))
 
 
 @jax.jit
-def _risk_coverage(probs, labels, where):
-    rows = examples(jax.lax.stop_gradient(probs), labels, where)
-    n, dtype = len(probs), rows.probs.dtype
-    confidence = jnp.where(rows.counted, jnp.max(rows.probs, axis=1), -jnp.inf)
+def _risk_coverage(top: TopLabels):
+    top = jax.lax.stop_gradient(top)
+    n, dtype = len(top.confidence), top.confidence.dtype
+    confidence = jnp.where(top.counted, top.confidence, -jnp.inf)
     order = jnp.argsort(confidence, descending=True)
-    errors = rows.weighted(1.0 - is_in_top_k(1, rows.probs, rows.labels))[order]
+    errors = jnp.where(top.counted, 1.0 - top.correct, 0.0)[order]
     changes = confidence[order][1:] != confidence[order][:-1]
     tie = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes, dtype=jnp.int32)])
     sums = compensated_sum.segment_sum(jnp.stack([errors, jnp.ones_like(errors)], axis=1), tie, n).value
-    counted = jnp.sum(rows.counted)
+    counted = jnp.sum(top.counted)
     covered = jnp.minimum(jnp.arange(1, n + 1), counted).astype(dtype)
     risk = jnp.cumsum(safe_divide(sums[:, 0], sums[:, 1])[tie]) / covered
     area = compensated_sum.total(jnp.where(jnp.arange(n) < counted, risk, 0.0)).value / counted.astype(dtype)
-    return rows.or_nan(RiskCoverage(covered / counted, risk, area))
+    return top.or_nan(RiskCoverage(covered / counted, risk, area))
