@@ -68,12 +68,14 @@ class Outcome(NamedTuple):
       embedding: embeddings [batch, features], whose spread is monitored for a collapse; None for no monitor.
       features: features [batch, features] that the online probe classifies; None for no probe.
       metrics: scalars to log by name, each a mean over the batch, so that micro-batches and devices average.
+      teacher_stats: the teacher's updated collections, from `targets`; None averages the student's for it.
     """
 
     stats: dict[str, Any]
     embedding: Float[Array, "batch features"] | None = None
     features: Float[Array, "batch features"] | None = None
     metrics: dict[str, Array] = {}  # noqa: RUF012
+    teacher_stats: dict[str, Any] | None = None
 
 
 Objective = Callable[[tuple[Any, ...], Inputs], tuple[Array, Outcome]]
@@ -90,13 +92,14 @@ def bootstrap(student: Any) -> Objective:
     def objective(weights: tuple[Any, ...], inputs: Inputs) -> tuple[Array, Outcome]:
         taps, stats = forward(student, weights, inputs)
         predictions = [tap.predictor for tap in taps]
+        projections, teacher_stats = targets(student, inputs, inputs.views[:2])
         cosine = jnp.zeros(())
-        for index, x in enumerate(inputs.views[:2]):
-            z = target(student, inputs, x)
+        for index, z in enumerate(projections):
             others = [cosine_similarity(p, z) for i, p in enumerate(predictions) if i != index]
             cosine = cosine + sum(others) / len(others)
         metrics = {"cosine": jnp.mean(cosine) / 2.0}
-        return jnp.mean(4.0 - 2.0 * cosine), Outcome(stats, taps[0].projector, taps[0].encoder, metrics)
+        outcome = Outcome(stats, taps[0].projector, taps[0].encoder, metrics, teacher_stats)
+        return jnp.mean(4.0 - 2.0 * cosine), outcome
 
     return objective
 
@@ -139,13 +142,26 @@ def forward(network: Any, weights: tuple[Any, ...], inputs: Inputs) -> tuple[lis
 
 
 def target(network: Any, inputs: Inputs, x: Array, method: str = "project") -> Array:
-    """Return the teacher's output for a view, the last one of `network.project`, without gradient.
+    """Return the teacher's output for one view, as in `targets`."""
+    (output,), _ = targets(network, inputs, (x,), method)
+    return output
+
+
+def targets(
+    network: Any, inputs: Inputs, views: tuple[Array, ...], method: str = "project"
+) -> tuple[list[Array], dict[str, Any]]:
+    """Return the teacher's output for each view, the last one of `network.project`, without gradient.
 
     The teacher is in training mode, with the statistics of the batch, but without stochastic depth.
+
+    Returns:
+      The outputs, and the teacher's updated collections, averaged over the views: `Outcome.teacher_stats`.
     """
     variables = {"params": inputs.teacher.params, **inputs.teacher.stats}
-    output, _ = _apply(network, variables, x, streams(inputs.key, drop_path=False), method=method)
-    return jax.lax.stop_gradient(output[-1] if isinstance(output, tuple) else output)
+    rngs = streams(inputs.key, drop_path=False)
+    results = [_apply(network, variables, x, rngs, method=method) for x in views]
+    outputs, updated = jax.lax.stop_gradient(tuple(zip(*results, strict=True)))
+    return [x[-1] if isinstance(x, tuple) else x for x in outputs], mean_stats(updated)
 
 
 def cosine_similarity(p: Float[Array, "batch features"], z: Float[Array, "batch features"]) -> Array:

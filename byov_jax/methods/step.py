@@ -50,7 +50,7 @@ def make_step(
         beta, tau = beta_schedule(state.step), tau_schedule(state.step)
         z = _normalizer(state, batch, settings)
 
-        data, stats, (gradient, probe_gradient) = _data_term(
+        data, (stats, teacher_stats), (gradient, probe_gradient) = _data_term(
             objective, views, state, batch, streams, settings
         )
         prior = bayes.prior.moments(state.prior, state.teacher.params)
@@ -73,7 +73,7 @@ def make_step(
             step=state.step,
             posterior=q,
             stats=stats,
-            teacher=teacher.update(state.teacher, q.mean, stats, tau),
+            teacher=teacher.update(state.teacher, q.mean, stats, tau, own=teacher_stats),
             prior=bayes.prior.update(state.prior, state.teacher.params, q.mean, tau),
             optimizer=optimizer_state,
             variance=variance_state,
@@ -113,8 +113,11 @@ def _kl_terms(q: Posterior, prior: tuple, kl: Array, beta, z: float, dataset_siz
 
 def _data_term(
     objective: Objective, views: ViewsFn, state: State, batch: Batch, streams: Streams, settings: Settings
-) -> tuple[DataTerm, dict[str, Any], tuple[Posterior, dict]]:
-    """Return the data term, the updated statistics and the gradients of the posterior and the probe."""
+) -> tuple[DataTerm, tuple[dict, dict | None], tuple[Posterior, dict]]:
+    """Return the data term, the updated statistics of student and teacher, and the gradients.
+
+    The gradients are those of the posterior and of the online probe.
+    """
     layout = settings.layout
     axis = layout.axis_name
     device = 0 if axis is None else jax.lax.axis_index(axis)
@@ -142,7 +145,7 @@ def _data_term(
             found = online_probe.loss(layout.gather(probe), outcome.features, label)
             metrics |= {"probe_loss": found[0], "probe_accuracy": found[1]}
             total = loss + found[0]
-        return total, (DataTerm(loss, embedding, metrics), outcome.stats)
+        return total, (DataTerm(loss, embedding, metrics), (outcome.stats, outcome.teacher_stats))
 
     trained = (state.posterior, state.online.params)
     gradient, (data, stats) = _average(jax.grad(loss, has_aux=True), trained, (batch, keys), settings)

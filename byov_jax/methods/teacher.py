@@ -14,7 +14,8 @@ class Teacher(NamedTuple):
 
     Attributes:
       params: the EMA of the posterior mean: of its parts `{"encoder": ..., "projector": ...}` for a student.
-      stats: the same parts of the other collections: the EMA of `batch_stats`, a copy of the others.
+      stats: the same parts of the other collections: its own `batch_stats` (the EMA of the student's if the
+        objective does not tell), a copy of the others.
     """
 
     params: dict[str, Any]
@@ -38,12 +39,23 @@ def none() -> Teacher:
     return Teacher({}, {})
 
 
-def update(teacher: Teacher, mean: dict, stats: dict, tau) -> Teacher:
-    """`teacher <- tau * teacher + (1 - tau) * student`, for the parts of the teacher."""
+def update(teacher: Teacher, mean: dict, stats: dict, tau, own: dict | None = None) -> Teacher:
+    """`teacher <- tau * teacher + (1 - tau) * student`, for the parts of the teacher.
+
+    Args:
+      teacher: the teacher before the step.
+      mean: the student's posterior mean.
+      stats: the student's other collections.
+      tau: the momentum.
+      own: the teacher's collections after its forward passes, whose `batch_stats` it takes; without, they are
+        an EMA of the student's.
+    """
 
     def update_stats(name: str, old: dict) -> dict:
         new = _select(stats[name], old)
-        return ema(old, new, tau) if name == "batch_stats" else new
+        if name != "batch_stats":
+            return new
+        return ema(old, new, tau) if own is None else own[name]
 
     return Teacher(
         params=ema(teacher.params, _select(mean, teacher.params), tau),

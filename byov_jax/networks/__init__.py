@@ -13,3 +13,19 @@ from byov_jax.networks.student import Student as Student
 from byov_jax.networks.student import Taps as Taps
 from byov_jax.networks.vision_transformer import ViT as ViT
 from byov_jax.networks.vision_transformer import vit as vit
+
+__all__ = [
+    "MLP",
+    "Classifier",
+    "FromMethod",
+    "Logits",
+    "ResNet",
+    "Student",
+    "Taps",
+    "ViT",
+    "from_equinox",
+    "from_nnx",
+    "resnet",
+    "roles",
+    "vit",
+]

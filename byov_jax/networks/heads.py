@@ -18,6 +18,7 @@ class MLP(nn.Module):
     Attributes:
       widths: output features of each Dense.
       norm: "batch" (decay 0.9), "layer" or "none".
+      output_bias: add a bias to the last Dense, which BYOL's heads do without.
       axis_name: axis of `pmap` or `shard_map` over which batch statistics are averaged; not needed under
         plain `jit`, where they are global.
       dtype: compute type; that of inputs and parameters if None.
@@ -25,6 +26,7 @@ class MLP(nn.Module):
 
     widths: tuple[int, ...]
     norm: str = "batch"
+    output_bias: bool = False
     axis_name: str | None = None
     dtype: DTypeLike | None = None
 
@@ -44,7 +46,8 @@ class MLP(nn.Module):
         for i, width in enumerate(hidden):
             x = Dense(width, dtype=self.dtype, name=f"dense_{i}")(x)
             x = nn.relu(self._normalize(x, train, f"norm_{i}"))
-        return Dense(output, dtype=self.dtype, name=f"dense_{len(hidden)}")(x).astype(jnp.float32)
+        last = Dense(output, use_bias=self.output_bias, dtype=self.dtype, name=f"dense_{len(hidden)}")
+        return last(x).astype(jnp.float32)
 
     def _normalize(self, x: Array, train: bool, name: str) -> Array:
         if self.norm == "batch":

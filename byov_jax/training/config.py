@@ -93,6 +93,7 @@ class Head(Section):
         (4096, 256), "output features of each Dense layer", min_length=1
     )
     norm: Literal["batch", "layer", "none"] = setting("batch", "the norm of the hidden layers")
+    output_bias: bool = setting(False, "add a bias to the last Dense")
 
 
 class Views(Section):
@@ -220,7 +221,7 @@ class Config(Section):
     monitor_every: int = setting(0, "steps between two evaluations on held-out images; 0 for an epoch", ge=0)
     save_every: int = setting(
         0,
-        "most steps that a kill costs; two checkpoints are written in them; 0 for an epoch",
+        "most steps that can be lost if the process is killed; 0 for an epoch",
         ge=0,
         may_change=True,
     )

@@ -10,13 +10,23 @@ from byov_jax.methods import TRAITS
 RESUMABLE = (0, 2)
 """The first version whose optimizer states this version reads."""
 
+HEADS = ("projector", "predictor")
+
 
 def upgraded(values: Any) -> Any:
-    """Return a config of any version with the keys of this one.
+    """Return the config of a run of any version with the keys of this one."""
+    return _with_variance(_with_output_bias(values)) if isinstance(values, Mapping) else values
 
-    Until 0.1 the rate of log_var was a multiple of the optimizer's, and Bayesian kernels had their own decay.
-    """
-    given = values.get("optimizer") if isinstance(values, Mapping) else None
+
+def _with_output_bias(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Until 0.1 the last Dense of the heads had a bias."""
+    heads = {name: values[name] for name in HEADS if isinstance(values.get(name), Mapping)}
+    return {**values, **{name: {"output_bias": True, **head} for name, head in heads.items()}}
+
+
+def _with_variance(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Until 0.1 log_var's rate was a multiple of the means', and Bayesian kernels had their own decay."""
+    given = values.get("optimizer")
     if not isinstance(given, Mapping) or "variance" in values:
         return values
     optimizer = dict(given)

@@ -18,7 +18,7 @@ import byov_jax as byov
 from byov_jax import images, methods, networks, posterior
 from byov_jax.data.sources import fashion_mnist
 from byov_jax.evaluation import predictive, pruning
-from byov_jax.methods import Bayes, Outcome, objectives
+from byov_jax.methods import Bayes, Outcome, objectives, teacher
 
 DOCS = Path(__file__).parents[2] / "docs/objectives.md"
 BATCH = tiny.batch()
@@ -251,6 +251,73 @@ def test_running_statistics_move_once_in_a_step():
     np.testing.assert_allclose(
         batch_mean(means(start), means(split)), batch_mean(means(start), means(once)), rtol=1e-4, atol=1e-6
     )
+
+
+class Normalized(nn.Module):
+    """Batch norm alone: its batch means are those of what it is given."""
+
+    @nn.compact
+    def __call__(self, x, *, train=False):
+        return nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+
+
+def test_running_statistics_of_known_numbers():
+    """Two views with means 3 and 7, variances 4 and 16: from mean 0 and variance 1, by hand.
+
+    .9 * 0 + .1 * (3 + 7) / 2 = .5 and .9 * 1 + .1 * (4 + 16) / 2 = 1.9. DeepMind's updates follow one
+    another: .9 * (.9 * 0 + .1 * 3) + .1 * 7 = .97 and .9 * (.9 * 1 + .1 * 4) + .1 * 16 = 2.77. The teacher's
+    start from 10 and 20: 9 + .5 = 9.5 and 18 + 1 = 19.
+    """
+    network = Normalized()
+    views = (jnp.array([[1.0], [5.0]]), jnp.array([[3.0], [11.0]]))
+    variables = network.init(KEY, views[0])
+    params, stats = variables.pop("params"), variables
+    own = {"batch_stats": {"BatchNorm_0": {"mean": jnp.full(1, 10.0), "var": jnp.full(1, 20.0)}}}
+    inputs = objectives.Inputs(views, None, stats, teacher.Teacher(params, own), KEY)
+    _, updated = objectives.forward(network, (params, params), inputs)
+    _, updated_own = objectives.targets(network, inputs, views, method="__call__")
+    for found, mean, var in ((updated, 0.5, 1.9), (updated_own, 9.5, 19.0)):
+        running = found["batch_stats"]["BatchNorm_0"]
+        np.testing.assert_allclose(running["mean"], [mean], rtol=1e-6)
+        np.testing.assert_allclose(running["var"], [var], rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}], ids=["whole", "micro-batches"])
+def test_the_teacher_has_statistics_of_its_own_forward_passes(settings):
+    """From a mean of 0, one step of momentum .9: a tenth of the mean of its hidden layer over both views."""
+    method = tiny.byol_method(SGD, views=lambda keys, image: (image / 255.0, 1.0 - image / 255.0), **settings)
+    start = method.init(jax.random.key(0), BATCH)
+    away = jax.tree.map(lambda x: 2.0 * x, start.teacher.params)
+    state, _ = jax.jit(method.step)(start._replace(teacher=start.teacher._replace(params=away)), BATCH, KEY)
+    image = np.asarray(BATCH.image, np.float64).reshape(len(BATCH.image), -1) / 255.0
+    encoder, first = (jax.tree.map(np.asarray, away[part]) for part in ("encoder", "projector"))
+    features = [
+        np.maximum(x @ encoder["Dense_0"]["kernel"] + encoder["Dense_0"]["bias"], 0)
+        for x in (image, 1.0 - image)
+    ]
+    hidden = [x @ first["dense_0"]["kernel"] + first["dense_0"]["bias"] for x in features]
+    expected = 0.1 * np.mean(hidden, axis=(0, 1))
+    found = state.teacher.stats["batch_stats"]["projector"]["norm_0"]["mean"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
+    assert not np.allclose(state.stats["batch_stats"]["projector"]["norm_0"]["mean"], expected, rtol=0.1)
+
+
+@pytest.mark.parametrize("make", [tiny.byol_method, tiny.byov_method])
+def test_no_step_reads_running_statistics(make):
+    """So how they are updated can only change an evaluation."""
+    net = tiny.student(networks.ResNet((1,), False, width=8, stem="small"))
+    method = make(SGD, net=net)
+    state = method.init(jax.random.key(0), BATCH)
+    other = jax.tree.map(lambda x: 3.0 * x + 1.0, (state.stats, state.teacher.stats))
+    changed = state._replace(stats=other[0], teacher=state.teacher._replace(stats=other[1]))
+    step = jax.jit(method.step)
+    (a, info_a), (b, info_b) = step(state, BATCH, KEY), step(changed, BATCH, KEY)
+    assert "encoder" in a.teacher.stats["batch_stats"]
+    jax.tree.map(np.testing.assert_array_equal, a.posterior, b.posterior)
+    jax.tree.map(np.testing.assert_array_equal, a.teacher.params, b.teacher.params)
+    jax.tree.map(np.testing.assert_array_equal, info_a, info_b)
+    with pytest.raises(AssertionError):
+        jax.tree.map(np.testing.assert_array_equal, a.stats, b.stats)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

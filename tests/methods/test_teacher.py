@@ -39,6 +39,13 @@ def test_it_averages_means_and_batch_statistics():
     np.testing.assert_allclose(moved.stats["batch_stats"]["projector"]["mean"], 4.25)
 
 
+def test_it_takes_its_own_batch_statistics_if_an_objective_has_them():
+    own = {"batch_stats": {"projector": {"mean": jnp.full(2, 9.0)}}, "frozen": {}}
+    moved = teacher.update(teacher.init(STUDENT, MEAN, STATS), MOVED, MOVED_STATS, 0.75, own=own)
+    np.testing.assert_array_equal(moved.stats["batch_stats"]["projector"]["mean"], 9.0)
+    np.testing.assert_array_equal(moved.stats["frozen"]["encoder"]["kernel"], jnp.full(2, 0.1) + 1.0)
+
+
 def test_frozen_collections_stay_bitwise():
     moved = teacher.update(teacher.init(STUDENT, MEAN, STATS), MOVED, STATS, 0.3)
     np.testing.assert_array_equal(

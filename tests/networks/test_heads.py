@@ -28,7 +28,7 @@ def run(model, variables, x=X, **kwargs):
 def test_parameter_count_of_byol():
     variables = jax.eval_shape(MLP((4096, 256)).init, KEY, jnp.zeros((2, 768)))
     count = {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in variables.items()}
-    dense, norm = 768 * 4096 + 4096 + 4096 * 256 + 256, 2 * 4096
+    dense, norm = 768 * 4096 + 4096 + 4096 * 256, 2 * 4096
     assert count == {"params": dense + norm, "batch_stats": 2 * 4096}
 
 
@@ -49,7 +49,23 @@ def test_kernels_start_as_a_normal_of_std_002_cut_at_two_sigma():
 
 
 def dense(x, p):
-    return x @ np.asarray(p["kernel"], np.float64) + np.asarray(p["bias"], np.float64)
+    return x @ np.asarray(p["kernel"], np.float64) + np.asarray(p.get("bias", 0.0), np.float64)
+
+
+@pytest.mark.parametrize(("fields", "last"), [({}, {"kernel"}), ({"output_bias": True}, {"kernel", "bias"})])
+def test_the_last_layer_alone_has_no_bias_unless_it_is_given_one(fields, last):
+    params = jax.eval_shape(MLP((6, 6, 4), **fields).init, KEY, X)["params"]
+    assert params["dense_0"].keys() == params["dense_1"].keys() == {"kernel", "bias"}
+    assert params["dense_2"].keys() == last
+
+
+@pytest.mark.parametrize(("fields", "expected"), [({}, (3.0, 36.0)), ({"output_bias": True}, (3.5, 36.5))])
+def test_outputs_of_known_numbers(fields, expected):
+    """By hand: max(2 * 1 - 1, 0) * 3 = 3 and max(2 * 6.5 - 1, 0) * 3 = 36, plus the bias of .5 if any."""
+    first = {"kernel": jnp.full((1, 1), 2.0), "bias": jnp.full(1, -1.0)}
+    second = {"kernel": jnp.full((1, 1), 3.0)} | ({"bias": jnp.full(1, 0.5)} if fields else {})
+    model, variables = MLP((1, 1), norm="none", **fields), {"params": {"dense_0": first, "dense_1": second}}
+    np.testing.assert_array_equal(run(model, variables, jnp.array([[1.0], [6.5]]))[:, 0], expected)
 
 
 def test_train_normalises_by_the_batch():
@@ -74,6 +90,20 @@ def test_running_statistics_of_known_numbers():
     running = variables["batch_stats"]["norm_0"]  # batch mean 3, variance 4
     np.testing.assert_allclose(running["mean"], 0.9 * 0.3 + 0.1 * 3, rtol=1e-6)
     np.testing.assert_allclose(running["var"], 0.9 * (0.9 + 0.4) + 0.1 * 4, rtol=1e-6)
+
+
+def test_the_variance_keeps_the_precision_of_large_means():
+    """Mean 5,000, standard deviation 1: in float32, E[x^2] - E[x]^2 = 25,000,001 - 25,000,000 is not 1."""
+    params = {
+        "dense_0": {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)},
+        "norm_0": {"scale": jnp.ones(1), "bias": jnp.zeros(1)},
+        "dense_1": {"kernel": jnp.ones((1, 1))},
+    }
+    variables = {"params": params, "batch_stats": {"norm_0": {"mean": jnp.zeros(1), "var": jnp.ones(1)}}}
+    x = jnp.array([[4999.0], [5001.0]])
+    output, updates = run(MLP((1, 1)), variables, x, train=True, mutable=["batch_stats"])
+    np.testing.assert_allclose(output[:, 0], [0.0, 1.0 / np.sqrt(1.0 + 1e-5)], rtol=1e-6)
+    np.testing.assert_allclose(updates["batch_stats"]["norm_0"]["var"], 0.9 * 1 + 0.1 * 1, rtol=1e-6)
 
 
 def test_evaluation_normalises_by_running_statistics():

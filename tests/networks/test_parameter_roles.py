@@ -43,7 +43,7 @@ def test_vision_transformer(remat):
         assert (
             found[f"encoder/blocks_0/{layer}/kernel"] == found[f"encoder/blocks_0/{layer}/bias"] == "linear"
         )
-    assert found["projector/dense_0/kernel"] == found["predictor/dense_1/bias"] == "linear"
+    assert found["projector/dense_0/kernel"] == found["predictor/dense_0/bias"] == "linear"
     assert found["projector/norm_0/scale"] == found["predictor/norm_0/scale"] == "norm"
 
 

@@ -14,7 +14,8 @@ import byov_jax
 from byov_jax import report
 from byov_jax.errors import RunError
 from byov_jax.evaluation.suite import run as suite
-from byov_jax.training import build, run_directory, trainer
+from byov_jax.training import build, earlier_runs, run_directory, trainer
+from byov_jax.training.config import Config
 
 ARCHIVE = Path(__file__).with_name("run_of_0_1_0.tar.xz")
 
@@ -33,16 +34,27 @@ def test_it_is_loaded(run):
     assert (model.step, model.config.method, model.bayesian) == (3, "byov", True)
     images = build.dataset(model.config).test.image[:4]
     assert model.embed(images).shape == (4, 8)
+    assert model.embed(images, tap="predictor").shape == (4, 8)
+
+
+@pytest.mark.parametrize("given", [{}, {"output_bias": True}, {"output_bias": False}])
+def test_heads_of_a_run_that_does_not_tell_have_the_bias_that_they_had(given):
+    head = {"widths": (8, 8), "norm": "batch", **given}
+    config = Config.parse(earlier_runs.upgraded({"projector": head, "variance": {}}))
+    assert config.projector.output_bias is given.get("output_bias", True)
+    assert Config.parse({"projector": head}).projector.output_bias is given.get("output_bias", False)
 
 
 def test_its_config_has_the_keys_of_this_version(run):
-    """The rate of log_var was a multiple of the optimizer's."""
+    """The rate of log_var was a multiple of the optimizer's, and heads had a bias in their last layer."""
     before = json.loads((run / run_directory.CONFIG).read_text())
     after = json.loads(json.dumps(run_directory.read_config(run).to_dict()))
     optimizer = before.pop("optimizer")
     rate = optimizer.pop("log_var_multiplier") * optimizer["learning_rate"]
     assert after.pop("optimizer") == optimizer
     assert after.pop("variance") == {"name": "adam", "learning_rate": rate, "b1": 0.9, "b2": 0.95}
+    for head in ("projector", "predictor"):
+        assert after.pop(head) == {**before.pop(head), "output_bias": True}
     assert after == before
 
 
