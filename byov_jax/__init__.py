@@ -9,6 +9,7 @@ from byov_jax.bayes import variance as variance
 from byov_jax.bayes.module import Bayesian as Bayesian
 from byov_jax.bayes.posterior import Posterior as Posterior
 from byov_jax.bayes.statistics import layer_statistics as layer_statistics
+from byov_jax.bayes.statistics import selected as selected
 from byov_jax.evaluation import metrics as metrics
 from byov_jax.evaluation import predictive as predictive
 from byov_jax.evaluation import pruning as pruning
@@ -22,5 +23,31 @@ from byov_jax.methods.state import Info as Info
 from byov_jax.methods.state import State as State
 from byov_jax.model import Model as Model
 from byov_jax.model import load as load
+
+__all__ = [
+    "Batch",
+    "Bayesian",
+    "Info",
+    "Model",
+    "Posterior",
+    "Prediction",
+    "State",
+    "evaluate",
+    "images",
+    "layer_statistics",
+    "load",
+    "methods",
+    "metrics",
+    "networks",
+    "optimizers",
+    "posterior",
+    "predictive",
+    "priors",
+    "pruning",
+    "schedules",
+    "selected",
+    "shifts",
+    "variance",
+]
 
 __version__ = "0.2.0"

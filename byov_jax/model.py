@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from byov_jax.evaluation import forward, linear_probe, predictive
 from byov_jax.evaluation.linear_probe import LinearProbe
 from byov_jax.evaluation.predictive import Prediction
 from byov_jax.images.views import Views
+from byov_jax.methods.method import Method
 from byov_jax.methods.objectives import Batch
 from byov_jax.methods.state import State
 from byov_jax.methods.teacher import Teacher
@@ -168,7 +170,7 @@ class Model:
 
     def untrained(self) -> "Model":
         """Return the network as it was before training, without a probe."""
-        method = build.method(self.config, self.network)
+        method = _method(self.config, self.network)
         key = loop.keys(self.config.seed, self.config.prng).init
         return from_state(self.config, self.network, method.init(key, _example(self.config)))
 
@@ -221,6 +223,12 @@ def save_probe(run_dir: str | Path, model: Model) -> None:
         raise ValueError("the model has no probe to save: fit one with model.with_probe(images, labels)")
     arrays = {name: np.asarray(value) for name, value in model.probe._asdict().items()}
     files.write_npz(Path(run_dir) / run_directory.PROBE, arrays | {"step": np.asarray(model.step)})
+
+
+@lru_cache(maxsize=16)
+def _method(config: Config, network: Any) -> Method:
+    """Return the method of a config, whose `init` is compiled once for all models of it."""
+    return build.method(config, network)
 
 
 def _read_probe(run: Path, step: int) -> LinearProbe | None:

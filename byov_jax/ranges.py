@@ -4,6 +4,8 @@ import math
 import numbers
 from typing import Any, NamedTuple
 
+import jax
+
 
 class Range(NamedTuple):
     """An interval of numbers.
@@ -48,15 +50,19 @@ BOUNDS = ("ge", "gt", "le", "lt")
 
 RANGES = {
     "accumulate": Range(ge=1, integer=True),
+    "b1": Range(ge=0, lt=1),
+    "b2": Range(ge=0, lt=1),
     "beta": Range(ge=0),
     "classes": Range(ge=0, integer=True),
     "clip_norm": Range(gt=0),
     "dataset_size": Range(ge=1, integer=True),
     "draws": Range(ge=1, integer=True),
+    "eps": Range(gt=0),
     "floor": Range(gt=0),
     "learning_rate": Range(gt=0),
     "log_var": Range(ge=-100, le=0),
     "momentum": Range(ge=0, lt=1),
+    "prior_mean": Range(),
     "prior_std": Range(gt=0),
     "spike": Range(ge=1, off=0),
     "tau": Range(ge=0, le=1),
@@ -66,9 +72,14 @@ RANGES = {
 
 
 def check(**values: Any) -> None:
-    """Raise a ValueError that names the first value out of its range; schedules are not evaluated."""
+    """Raise a ValueError that names the first value out of its range.
+
+    Schedules are not evaluated, and nothing is known of values inside jit.
+    """
     for name, value in values.items():
-        refusal = "" if callable(value) else RANGES[name].refusal(value)
+        known = not (callable(value) or isinstance(value, jax.core.Tracer))
+        scalar = isinstance(value, jax.Array) and value.ndim == 0
+        refusal = RANGES[name].refusal(value.item() if scalar and known else value) if known else ""
         if refusal:
             raise ValueError(f"{name}={value!r} must be {refusal}")
 

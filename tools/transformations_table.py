@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from byov_jax import Posterior, metrics, posterior, predictive, pruning, shifts
+from tools import compilations
 
 PAGE = Path(__file__).parents[1] / "docs" / "transformations.md"
 BEGIN = "<!-- transformations, written by python -m tools.transformations_table -->"
@@ -39,7 +40,6 @@ ON_THE_HOST = {
 }
 """Functions that are not transformed, and why."""
 
-COMPILATION = "/jax/core/compile/backend_compile_duration"
 N, CLASSES, DRAWS = 12, 3, 4
 
 
@@ -109,7 +109,7 @@ def measure(name: str) -> Row:
     """Transform the example of a function in every way."""
     call, arguments = EXAMPLES[name]
     one, other = (jax.tree.map(jnp.asarray, arguments(seed)) for seed in (0, 1))
-    programs = _compilations(lambda: call(*one))
+    programs = compilations.of_two_calls(lambda: call(*one))
     expected = [call(*one), call(*other)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), one, other)
     loop = jax.tree.map(lambda *leaves: np.stack(leaves), *expected)
@@ -123,26 +123,6 @@ def measure(name: str) -> Row:
         float64=_dtypes(wide),
         programs=programs,
     )
-
-
-def _compilations(call: Callable[[], Any]) -> tuple[int, int]:
-    """Count the programs that the first and the second call compile."""
-    events: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        events.append(event)
-
-    counts = []
-    jax.clear_caches()
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        for _ in range(2):
-            events.clear()
-            jax.block_until_ready(call())
-            counts.append(events.count(COMPILATION))
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    return counts[0], counts[1]
 
 
 def _equal(found: Any, expected: Any) -> bool:

@@ -17,11 +17,14 @@ from jaxtyping import Array, Float, PyTree
 
 from byov_jax.bayes import noise
 from byov_jax.bayes.paths import is_float, path_of
-from byov_jax.bayes.roles import Roles
+from byov_jax.bayes.roles import Roles, layer_paths
 from byov_jax.bayes.select import Where, select
 
 LIMIT = 60.0
 """Beyond exp(+-60) float32 variances neither differ nor add up: the KL and the SNR saturate there."""
+
+MOST = 100.0
+"""Greatest initial log-variance, either way."""
 
 
 class Posterior(NamedTuple):
@@ -50,6 +53,7 @@ def init(
       roles: what the parameters are, from `networks.roles`, for the presets; read off the tree if None.
     """
     _check_parameters(params)
+    _check_init(log_var)
     params = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)) if is_float(leaf) else leaf, params)
     selected = jax.tree.leaves(select(params, where, roles))
     with_path, treedef = jax.tree_util.tree_flatten_with_path(params)
@@ -127,7 +131,8 @@ def kl(
     """Return `KL(q || N(mean, exp(log_var)))` in nats, summed over all Bayesian scalars, in float32.
 
     `1/2 sum[ rho_p - rho_q + (exp(rho_q) + (mu_q - mu_p)^2) exp(-rho_p) - 1 ]`. Log-variances and their
-    differences saturate at +-60, so that the KL is finite for every posterior whose means are.
+    differences saturate at +-60, so that the KL is finite wherever the square of the distance of the means,
+    over the prior's variance, is a float32.
 
     Args:
       q: the posterior.
@@ -139,10 +144,28 @@ def kl(
 
 
 def kl_by_leaf(
-    q: Posterior, mean: float | PyTree | Posterior = 0.0, log_var: float | PyTree = 0.0
+    q: Posterior,
+    mean: float | PyTree | Posterior = 0.0,
+    log_var: float | PyTree = 0.0,
+    *,
+    roles: Roles | None = None,
 ) -> dict[str, Float[Array, ""]]:
-    """Return the KL of every Bayesian leaf by path, in nats; arguments as in `kl`."""
-    return _kl_by_leaf(_pairs(q, mean, log_var))
+    """Return the KL of every layer by path, in nats.
+
+    Args:
+      q: the posterior.
+      mean: the prior's mean, or the prior, as in `kl`.
+      log_var: the prior's log-variance, as in `kl`.
+      roles: what the parameters are, from `networks.roles`: layers stacked by a scan have a path each, such
+        as `encoder/blocks/3/mlp/up/kernel`. If None, nothing counts as stacked.
+    """
+    pairs = _pairs(q, mean, log_var)
+    stacked = [path for path in pairs if roles and path in roles and roles[path].stacked]
+    terms = _kl_by_leaf(pairs, frozenset(stacked))
+    for path in stacked:
+        rows = terms.pop(path)
+        terms |= zip(layer_paths(path, roles[path], len(rows)), rows, strict=True)  # type: ignore[index]
+    return terms
 
 
 def kl_gradient(
@@ -225,9 +248,14 @@ def _snr(bayesian: list[tuple[Array, Array]]) -> list[Array]:
     return [jnp.abs(mean) * _exp(-0.5 * log_var) for mean, log_var in bayesian]
 
 
-@jax.jit(inline=True)
-def _kl_by_leaf(pairs: dict[str, tuple]) -> dict[str, Array]:
-    return {path: _kl(*_float32(*moments)) for path, moments in pairs.items()}
+@jax.jit(inline=True, static_argnames="stacked")
+def _kl_by_leaf(pairs: dict[str, tuple], stacked: frozenset[str] = frozenset()) -> dict[str, Array]:
+    """Return the KL by path, of stacked layers a vector."""
+    terms = {}
+    for path, moments in pairs.items():
+        arrays = _float32(*moments)
+        terms[path] = jax.vmap(_kl)(*jnp.broadcast_arrays(*arrays)) if path in stacked else _kl(*arrays)
+    return terms
 
 
 @jax.jit(inline=True)
@@ -385,9 +413,11 @@ def _difference(tree, other) -> str:
 
 def _check_parameters(params) -> None:
     """Refuse variables that are not parameters, such as batch statistics: their draws would mean nothing."""
-    if isinstance(params, Mapping) and "params" in params and len(params) > 1:
+    for keys, collections in _flax_variables(params):
+        at, of = (f" at {path_of(keys)!r}", " of each") if keys else ("", "")
         raise ValueError(
-            f"these are Flax variables with the collections {', '.join(params)}: pass variables['params']"
+            f"these are Flax variables{at} with the collections {', '.join(map(str, collections))}: "
+            f"pass variables['params']{of}"
         )
     variables = jax.tree.leaves(params, is_leaf=lambda node: "Variable" in _class_names(node))  # of NNX
     kinds = {
@@ -397,15 +427,36 @@ def _check_parameters(params) -> None:
         raise ValueError(f"this state holds {', '.join(sorted(kinds))} too: pass nnx.state(model, nnx.Param)")
 
 
+def _flax_variables(tree) -> list[tuple[tuple, Mapping]]:
+    """Return the dicts of Flax collections in a tree that are more than parameters, with their key paths."""
+
+    def is_variables(node: Any) -> bool:
+        return isinstance(node, Mapping) and ("batch_stats" in node or ("params" in node and len(node) > 1))
+
+    nodes = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_variables)
+    return [(keys, node) for keys, node in nodes if is_variables(node)]
+
+
+def _check_init(log_var) -> None:
+    """Refuse initial log-variances of which float32 has no sigma."""
+    for keys, value in jax.tree_util.tree_leaves_with_path(log_var):
+        at = f" at {path_of(keys)!r}" if keys else ""
+        if _is_concrete(value) and np.any(np.isfinite(value) & (np.abs(value) > MOST)):
+            raise ValueError(f"log_var{at} must be in [-{MOST:g}, {MOST:g}]; -10 is the usual initial value")
+
+
 def _class_names(node: Any) -> list[str]:
     return [kind.__name__ for kind in type(node).__mro__]
 
 
 def _check_finite(path: str, log_var, name: str = "log_var") -> None:
     """Reject a log-variance that is not finite; tracers and arrays on other hosts are not checked."""
-    concrete = not isinstance(log_var, jax.core.Tracer) and getattr(log_var, "is_fully_addressable", True)
-    if concrete and not np.all(np.isfinite(np.asarray(log_var))):
+    if _is_concrete(log_var) and not np.all(np.isfinite(np.asarray(log_var))):
         raise ValueError(f"{name} at {path!r} is not finite; -10 is the usual initial value, 0 the prior's")
+
+
+def _is_concrete(x) -> bool:
+    return not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True)
 
 
 def _is_scalar(x) -> bool:

@@ -63,6 +63,8 @@ def gaussian(mean: float | Mapping[str, float] = 0.0, std: float | Mapping[str, 
     """
     for value in std.values() if isinstance(std, Mapping) else (std,):
         ranges.check(prior_std=value)
+    for value in mean.values() if isinstance(mean, Mapping) else (mean,):
+        ranges.check(prior_mean=value)
     if not (isinstance(mean, Mapping) or isinstance(std, Mapping)):
         log_var = 2.0 * math.log(std)
         return Prior(

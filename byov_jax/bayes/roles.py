@@ -24,9 +24,10 @@ def infer(params) -> dict[str, Role]:
     """Return the role of every parameter by path.
 
     The layer that owns a parameter is the container it lies in. It is a convolution if its kernel has four or
-    more axes, linear if it has two, and a norm if it has a scale, and no parameter of more than one axis. A
-    kernel of three axes is that of a 1-D convolution if its layer is called so, or if it is a `weight`, as in
-    PyTorch and Equinox, and linear otherwise, as in attention. Nothing counts as stacked.
+    more axes, linear if it has two, and a norm if it has a scale, and no parameter of more than one axis or
+    a bias of as many axes as the scale. A kernel of three axes is that of a 1-D convolution if its layer is
+    called so, or if it is a `weight`, as in PyTorch and Equinox, and linear otherwise, as in attention.
+    Nothing counts as stacked.
     """
     layers: dict[str, dict[str, int]] = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -66,6 +67,8 @@ def _owner(layer: str, ranks: dict[str, int], name: str) -> str:
         return "linear"  # a layer of one output, flattened: norms call their vector otherwise
     if max(ranks.values()) <= 1 or (kernel < 2 and set(ranks) & {"scale", "gamma"}):
         return "norm" if set(ranks) & set(SCALES) else "other"
+    if set(ranks) & set(SCALES) and ranks.get("bias") == max(ranks.values()):
+        return "norm"  # over several axes, or stacked
     if "embedding" in ranks or (kernel == 2 and "embed" in layer.rpartition("/")[2].lower()):
         return "embedding"
     if kernel >= 4:

@@ -1,5 +1,7 @@
-"""Layerwise statistics of a posterior: mean and maximum of sigma and of the signal-to-noise ratio."""
+"""What of a posterior is Bayesian, and layerwise mean and maximum of sigma and the signal-to-noise ratio."""
 
+import math
+from collections import defaultdict
 from typing import NamedTuple
 
 import jax
@@ -7,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from byov_jax.bayes import posterior
+from byov_jax.bayes import roles as parameter_roles
 from byov_jax.bayes.paths import path_of
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.roles import Roles, layer_paths
-from byov_jax.role import Role
+from byov_jax.role import OWNERS, Role
 
 
 class LayerStatistics(NamedTuple):
@@ -34,6 +37,27 @@ def layer_statistics(q: Posterior, *, roles: Roles | None = None) -> dict[str, L
     log_vars = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(q.log_var)}
     means = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(q.mean)}
     return _statistics(Posterior({path: means[path] for path in log_vars}, log_vars), stacked)
+
+
+def selected(q: Posterior, *, roles: Roles | None = None) -> str:
+    """Say in one line what is Bayesian: whether `where` chose what you meant.
+
+    >>> print(selected(q))
+    Bayesian: 72 of 172 weights; tensors: 0 of 2 convolution, 2 of 2 linear, 0 of 2 norm
+
+    Args:
+      q: the posterior.
+      roles: what the parameters are, from `networks.roles`; read off the tree if None.
+    """
+    leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(q.mean)}
+    known = parameter_roles.infer(q.mean) | dict(roles or {})
+    bayesian = {path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(q.log_var)}
+    counts: dict[str, list[bool]] = defaultdict(list)
+    for path in leaves:
+        counts[known[path].owner].append(path in bayesian)
+    kinds = [f"{sum(counts[owner])} of {len(counts[owner])} {owner}" for owner in OWNERS if counts[owner]]
+    total = sum(math.prod(jnp.shape(leaf)) for leaf in leaves.values())
+    return f"Bayesian: {posterior.size(q):,} of {total:,} weights; tensors: {', '.join(kinds)}"
 
 
 @jax.jit(static_argnums=1)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from byov_jax import ranges
 from byov_jax.bayes.posterior import Posterior, kl_gradient
 
 
@@ -54,9 +55,10 @@ def gradient(optimizer: optax.GradientTransformation) -> VarianceRule:
     """Descend the gradient of the whole objective in log_var: Bayes by Backprop.
 
     Args:
-      optimizer: any optax transformation over the tree of log-variances, with a learning rate of its own.
-        Adam moves log_var by at most about its learning rate in a step, whatever the gradient's size; SGD and
-        LARS would not move it at all where gradients are small.
+      optimizer: any optax transformation over the tree of log-variances that asks for no more than gradients
+        and log-variances, with a learning rate of its own. Adam moves log_var by at most about its learning
+        rate in a step, whatever the gradient's size; SGD and LARS would not move it at all where gradients
+        are small.
     """
 
     def update(evidence: Evidence, state: Any, q: Posterior) -> tuple[Any, Any]:
@@ -72,6 +74,7 @@ def adam(
     learning_rate: float | Callable[[Any], Any] = 1e-3, *, b1: float = 0.9, b2: float = 0.95
 ) -> VarianceRule:
     """Descend the gradient with Adam, the default rule: `gradient(optax.adam(...))`."""
+    ranges.check(learning_rate=learning_rate, b1=b1, b2=b2)
     return gradient(optax.adam(learning_rate, b1=b1, b2=b2))
 
 

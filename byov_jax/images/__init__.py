@@ -9,4 +9,15 @@ from byov_jax.images.views import image_keys as image_keys
 from byov_jax.images.views import imagenet as imagenet
 from byov_jax.images.views import small_color as small_color
 from byov_jax.images.views import small_gray as small_gray
-from byov_jax.images.views import views as views
+
+__all__ = [
+    "View",
+    "Views",
+    "augment",
+    "image_keys",
+    "imagenet",
+    "normalize",
+    "small_color",
+    "small_gray",
+    "to_float",
+]

@@ -148,6 +148,7 @@ def _threefry(key: Key[Array, ""]) -> Key[Array, ""]:
     return jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl="threefry2x32")
 
 
+@jax.jit(static_argnames="config", inline=True)
 def views(
     keys: Key[Array, " batch"],
     images: UInt8[Array | np.ndarray, "batch *crops height width channels"]
@@ -176,6 +177,7 @@ def views(
     return ops.normalize(x1, config.mean, config.std), ops.normalize(x2, config.mean, config.std)
 
 
+@jax.jit(static_argnames=("view", "cropped"), inline=True)
 def augment(
     key: Key[Array, ""], image: Float[Array, "height width channels"], view: View, *, cropped: bool = False
 ) -> Float[Array, "out_height out_width channels"]:

@@ -147,7 +147,9 @@ def from_objective(
             guard=guard.init(),
         )
 
-    return Method(init, make_step(objective, views, optimizer, settings), traits)
+    # Outside jit, where a scan of closures would be compiled at every call, the step is one program as well.
+    step = jax.jit(make_step(objective, views, optimizer, settings), inline=True)
+    return Method(init, step, traits)
 
 
 def byov(

@@ -36,7 +36,7 @@ def adamw(
         Gaussian prior is a decay too (`Info.implied_l2`), usually a much smaller one.
       clip_norm: maximum global norm of the means' gradient, None for no clipping.
     """
-    ranges.check(weight_decay=weight_decay)
+    ranges.check(learning_rate=learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)
 
     def build(learning_rate):
         return optax.adamw(learning_rate, b1, b2, eps, weight_decay=weight_decay, mask=kernels)
@@ -61,7 +61,12 @@ def lars(
       lr_after_momentum: multiply the momentum by the learning rate, as DeepMind's BYOL does, instead of what
         goes into it. The two differ while the learning rate changes.
     """
-    ranges.check(weight_decay=weight_decay, momentum=momentum, trust_coefficient=trust_coefficient)
+    ranges.check(
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        momentum=momentum,
+        trust_coefficient=trust_coefficient,
+    )
 
     def build(learning_rate):
         last = [optax.scale_by_learning_rate(learning_rate), optax.trace(decay=momentum)]

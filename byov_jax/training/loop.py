@@ -1,7 +1,8 @@
 """The training loop: dispatch the compiled step over batches, a few steps ahead of the devices."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -37,8 +38,12 @@ def keys(seed: int, prng: str = "threefry2x32", sharding: Any = None) -> Keys:
       prng: JAX's name of the generator: "threefry2x32", "rbg" or "unsafe_rbg".
       sharding: where to put them; the default device if None.
     """
-    make = jax.jit(lambda: Keys(*jax.random.split(jax.random.key(seed, impl=prng))), out_shardings=sharding)
-    return make()
+    return _make_keys(seed, prng, sharding)()
+
+
+@lru_cache(maxsize=16)
+def _make_keys(seed: int, prng: str, sharding: Any) -> Callable[[], Keys]:
+    return jax.jit(lambda: Keys(*jax.random.split(jax.random.key(seed, impl=prng))), out_shardings=sharding)
 
 
 def run_steps(

@@ -9,6 +9,7 @@ import scipy.stats
 from flax import nnx
 
 from byov_jax import Posterior, posterior
+from byov_jax.role import Role
 
 GOLDEN_KL = [
     # mu_q, rho_q, mu_p, rho_p, kl, d/dmu, d/drho
@@ -302,3 +303,37 @@ def test_noise_depends_on_the_path_alone_for_every_generator(implementation):
     large = posterior.init({"a": jnp.zeros(4), "b": jnp.zeros(4)}, log_var=0.0)
     key = jax.random.key(0, impl=implementation)
     np.testing.assert_array_equal(posterior.sample(key, small)["b"], posterior.sample(key, large)["b"])
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (
+            lambda v: {"encoder": v, "head": v},
+            "variables at 'encoder' with the collections params, batch_stats",
+        ),
+        (lambda v: [v], "variables at '0' with the collections params, batch_stats"),
+        (lambda v: {"batch_stats": v["batch_stats"]}, "with the collections batch_stats"),
+    ],
+)
+def test_collections_are_refused_wherever_they_are(tree, message):
+    variables = {"params": {"w": jnp.ones(2)}, "batch_stats": {"var": jnp.ones(2)}}
+    with pytest.raises(ValueError, match=message):
+        posterior.init(tree(variables))
+    assert posterior.size(posterior.init({"params": variables["params"]})) == 2
+
+
+@pytest.mark.parametrize("log_var", [200.0, -101.0, jnp.asarray(200.0), {"w": jnp.array([-10.0, 200.0])}])
+def test_an_initial_log_variance_without_a_sigma_is_refused(log_var):
+    with pytest.raises(ValueError, match=r"log_var.* must be in \[-100, 100\]"):
+        posterior.init({"w": jnp.ones(2)}, log_var=log_var)
+
+
+def test_kl_by_leaf_of_stacked_layers():
+    q = posterior.init({"blocks": {"kernel": jnp.arange(12.0).reshape(3, 2, 2)}, "b": jnp.ones(2)})
+    roles = {"blocks/kernel": Role("linear", stacked=True), "b": Role("linear")}
+    terms = posterior.kl_by_leaf(q, 0.5, -1.0, roles=roles)
+    assert set(terms) == {"blocks/0/kernel", "blocks/1/kernel", "blocks/2/kernel", "b"}
+    layer = posterior.init({"kernel": q.mean["blocks"]["kernel"][1]})
+    np.testing.assert_allclose(terms["blocks/1/kernel"], posterior.kl(layer, 0.5, -1.0), rtol=1e-6)
+    np.testing.assert_allclose(sum(terms.values()), posterior.kl(q, 0.5, -1.0), rtol=1e-6)

@@ -1,5 +1,7 @@
 """The three priors, their moments and the variance recursion."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,3 +132,36 @@ def test_no_gradient_reaches_the_prior(make):
 
     gradients = jax.grad(kl, argnums=(0, 1))(state, TEACHER)
     assert all(np.all(leaf == 0.0) for leaf in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("moments", [{"mean": math.nan}, {"mean": {"": math.inf}}, {"std": {"": 0.0}}])
+def test_moments_that_are_no_gaussian_are_refused(moments):
+    with pytest.raises(ValueError, match=r"prior_(mean|std)=.* must be"):
+        priors.gaussian(**moments)
+
+
+def test_a_gaussian_has_moments_by_path():
+    """The first pattern that matches counts; the KL is that to the same prior as trees."""
+    prior = priors.gaussian({"predictor": 0.5, "": 0.0}, {"encoder/w": 0.1, "encoder": 9.0, "": 2.0})
+    q = posterior.init(MEAN, log_var=-3.0)
+    means = {"encoder": 0.0, "projector": 0.0, "predictor": 0.5}
+    stds = {"encoder": 0.1, "projector": 2.0, "predictor": 2.0}
+    state = prior.init(q, TEACHER)
+    found = posterior.kl_by_leaf(q, *prior.moments(state, TEACHER))
+    for name, w in ((name, part["w"]) for name, part in MEAN.items()):
+        variance = np.exp(-3.0) + np.square(w - means[name])
+        terms = 2 * np.log(stds[name]) + 3.0 + variance / stds[name] ** 2 - 1.0
+        np.testing.assert_allclose(found[f"{name}/w"], 0.5 * np.sum(terms), rtol=1e-5)
+    assert prior.update(state, TEACHER, MEAN, 0.9) is state
+
+
+def test_a_gaussian_of_numbers_is_the_same_as_by_one_pattern():
+    q = posterior.init(MEAN)
+    numbers, patterns = priors.gaussian(0.5, 2.0), priors.gaussian({"": 0.5}, {"": 2.0})
+    kl = [posterior.kl(q, *prior.moments(prior.init(q, TEACHER), TEACHER)) for prior in (numbers, patterns)]
+    np.testing.assert_allclose(kl[0], kl[1], rtol=1e-6)
+
+
+def test_a_path_without_a_pattern_is_an_error_that_names_it():
+    with pytest.raises(ValueError, match=r"no pattern of std matches 'predictor/w': add \"\" for all others"):
+        priors.gaussian(std={"encoder": 0.1, "projector": 0.1}).init(posterior.init(MEAN), TEACHER)

@@ -114,3 +114,15 @@ def test_stacked_layers_have_a_path_each():
     ]
     assert roles.layer_paths("trunk/w", stacked, 2) == ["trunk/w/0", "trunk/w/1"]
     chex.assert_equal(roles.layer_paths("trunk/w", Role("linear"), 2), ["trunk/w"])
+
+
+def test_norms_over_several_axes_are_norms():
+    """As Equinox's `LayerNorm((4, 4))`, or a norm that a scan stacks."""
+    params = {
+        "layer_norm": {"weight": jnp.ones((4, 4)), "bias": jnp.ones((4, 4))},
+        "stacked": {"scale": jnp.ones((3, 4)), "bias": jnp.ones((3, 4))},
+        "linear": {"weight": jnp.ones((4, 4)), "bias": jnp.ones(4)},
+    }
+    owners = {path: role.owner for path, role in roles.infer(params).items()}
+    assert owners["layer_norm/weight"] == owners["stacked/scale"] == "norm"
+    assert owners["linear/weight"] == "linear"

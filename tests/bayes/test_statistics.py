@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from byov_jax import Posterior, layer_statistics, posterior
+from byov_jax import Posterior, layer_statistics, posterior, selected
 from byov_jax.role import Role
 
 
@@ -28,3 +28,16 @@ def test_scanned_layers_have_a_path_each():
 def test_a_list_of_blocks_is_not_a_stack():
     q = posterior.init({"blocks": [{"weight": jnp.ones((2, 3))}, {"weight": jnp.ones((2, 3))}]})
     assert set(layer_statistics(q)) == {"blocks/0/weight", "blocks/1/weight"}
+
+
+def test_one_line_says_what_is_bayesian():
+    params = {
+        "conv": {"kernel": jnp.ones((3, 3, 1, 4)), "bias": jnp.ones(4)},
+        "norm": {"scale": jnp.ones(4), "bias": jnp.ones(4)},
+        "head": {"kernel": jnp.ones((4, 300)), "bias": jnp.ones(300)},
+    }
+    expected = "Bayesian: {} of 1,548 weights; tensors: {} of 2 convolution, 2 of 2 linear, {} of 2 norm"
+    assert selected(posterior.init(params, "linear_only")) == expected.format("1,500", 0, 0)
+    assert selected(posterior.init(params)) == expected.format("1,548", 2, 2)
+    roles = {"head/kernel": Role("embedding"), "head/bias": Role("embedding")}
+    assert selected(posterior.point(params), roles=roles).endswith("0 of 2 norm, 0 of 2 embedding")

@@ -88,3 +88,9 @@ def test_rules_run_inside_jit_and_scan(rule):
 
     (q, _), _ = jax.jit(lambda carry: jax.lax.scan(body, carry, length=5))((Q, rule.init(Q)))
     assert np.all(np.isfinite(q.log_var["a"]))
+
+
+@pytest.mark.parametrize("fields", [{"learning_rate": -1.0}, {"learning_rate": float("nan")}, {"b2": 1.0}])
+def test_what_a_config_refuses_is_refused_here(fields):
+    with pytest.raises(ValueError, match=f"{next(iter(fields))}=.* must be"):
+        variance.adam(**fields)

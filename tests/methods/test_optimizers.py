@@ -111,12 +111,25 @@ def test_the_learning_rate_of_optimizers_that_do_not_tell_is_none():
     [
         ({"weight_decay": -0.1}, "weight_decay=-0.1 must be 0 or more"),
         ({"clip_norm": 0.0}, "clip_norm=0.0 must be positive"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0 must be positive"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan must be a finite number"),
     ],
 )
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_bad_values_are_named(make, fields, message):
     with pytest.raises(ValueError, match=message):
-        make(0.1, **fields).init(PARAMS)
+        make(**({"learning_rate": 0.1} | fields)).init(PARAMS)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_learning_rates_may_be_arrays_and_traced(make):
+    """A sweep over rates is a vmap."""
+
+    def moved(rate):
+        return update(make(rate), {"bias": jnp.ones(2)}, {"bias": jnp.ones(2)})[0]["bias"][0]
+
+    rates = jnp.array([0.1, 0.2])
+    np.testing.assert_allclose(jax.vmap(moved)(rates), [moved(rate) for rate in rates], rtol=1e-6)
 
 
 def labels(params):
