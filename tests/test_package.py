@@ -1,6 +1,7 @@
 """The package as a whole: what importing costs, who may import whom, what is public."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,23 @@ def test_public_names(name):
     for part in name.split("."):
         value = getattr(value, part)
     assert value.__doc__
+
+
+@pytest.mark.parametrize("package", ["byov_jax", "byov_jax.images", "byov_jax.networks"])
+def test_all_lists_what_a_package_exports(package):
+    module = importlib.import_module(package)
+    nodes = ast.parse(Path(module.__file__).read_text()).body
+    aliases = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert set(module.__all__) == {alias.asname for alias in aliases if alias.asname == alias.name}
+
+
+@pytest.mark.parametrize("room", ["bayes", "networks", "images", "methods", "evaluation"])
+def test_no_function_hides_a_module(room):
+    for file in (ROOT / room).rglob("*.py"):
+        *parents, name = file.relative_to(ROOT.parent).with_suffix("").parts
+        if name != "__init__":
+            module = importlib.import_module(".".join((*parents, name)))
+            assert getattr(importlib.import_module(".".join(parents)), name) is module
 
 
 @pytest.mark.parametrize("room", sorted(set().union(*LAYERS)))

@@ -1,4 +1,4 @@
-"""A tiny training in its run directory, and what it takes to say that two of them are the same."""
+"""A tiny training in its run directory, and comparisons of two of them."""
 
 import copy
 import functools
@@ -37,7 +37,7 @@ CONFIG = {
 """Three steps are an epoch. It has a posterior, and compiles in half the time of self-supervised methods."""
 
 BESIDE = ("seed", "keep", "watchdog", "log_every", "monitor_every", "monitor_images", "save_every")
-"""What of a config is no part of the program."""
+"""Config keys that do not change the compiled program."""
 
 TIMES = ("seconds", "images_per_second")
 
@@ -54,7 +54,7 @@ DATA = Dataset(images(48, 0), images(24, 1), ("a", "b", "c"))
 
 
 def write_photos(root, train=16, val=4):
-    """Photographs of three classes, so many of each, in a folder; no two sizes are the same."""
+    """Writes photographs of three classes to a folder; `train` and `val` are the number of each."""
     rng = np.random.default_rng(0)
     for split, count in (("train", train), ("val", val)):
         for name in "abc":
@@ -66,7 +66,7 @@ def write_photos(root, train=16, val=4):
 
 
 def prepared(dataset=DATA, **changes):
-    """The config with changes, ready for `run.train`."""
+    """The config with changes, ready for `trainer.train`."""
     return runs.resolve_config(copy.deepcopy(CONFIG) | changes, dataset)
 
 

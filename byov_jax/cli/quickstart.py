@@ -88,10 +88,10 @@ def _train(method: str, arguments: argparse.Namespace, progress: QuickstartProgr
         config, data = preview.shrink(config, devices=jax.device_count()), preview.subset(data)
     config = trainer.resolve_config(config, data, devices=jax.device_count())
     workdir, steps, seconds = arguments.workdir / method, config.steps, SECONDS[method]["train"]
-    reached = store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
-    if run_directory.holds_run(workdir, config) and reached:
-        progress.say(f"{workdir}: resuming after step {reached} of {steps}")
-        progress.advance(seconds * reached / steps, method)
+    saved = store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
+    if run_directory.holds_run(workdir, config) and saved:
+        progress.say(f"{workdir}: resuming after step {saved} of {steps}")
+        progress.advance(seconds * saved / steps, method)
     callbacks = progress.training(method, steps, seconds)
     with command.stop_on_signal(lambda text: progress.say(f"{method}: {text}")) as received:
         result = trainer.train(config, data, workdir, callbacks._replace(stop=received))
@@ -142,11 +142,15 @@ def table(measured: dict[str, Evaluator]) -> str:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = command.parser("quickstart", __doc__)
-    parser.add_argument("--steps", type=int, help="optimizer steps of each training (default: the recipe's)")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="optimizer steps of each training (default: the recipe's)"
+    )
     parser.add_argument(
         "--smoke", action="store_true", help="small versions and few measurements, to see that all works"
     )
-    parser.add_argument("--seed", type=int, default=0, help="decides everything random (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)"
+    )
     parser.add_argument(
         "--workdir",
         type=Path,

@@ -142,7 +142,7 @@ def run_one(job: Job, parts: Sequence[str], label: str) -> bool:
     """Train and evaluate what is missing; return whether anything was."""
     (job.folder / ERROR).unlink(missing_ok=True)
     run_directory.create_or_open(job.folder, job.config)
-    steps, first = job.config.steps, _reached(job)
+    steps, first = job.config.steps, _saved_step(job)
     if first < steps:
         with progress.training(label, first, steps) as callbacks:
             result = trainer.train(job.config, job.data, job.folder, callbacks)
@@ -163,7 +163,7 @@ def summarize(workdir: Path, jobs: Sequence[Job], failed: Sequence[Path]) -> Non
     rows = aggregate.over_seeds([results.read(job.folder) for job in jobs if job.folder not in failed])
     text = (
         f"{aggregate.to_markdown(rows)}\n"
-        "Mean over seeds ± half of the 95% interval (Student's t), which a single seed has not. "
+        "Mean over seeds ± half of the 95% interval (Student's t); a single seed has none. "
         "Gains are over BYOL's mean weights, seed by seed, in percentage points; positive is better.\n"
     )
     if failed:
@@ -174,26 +174,26 @@ def summarize(workdir: Path, jobs: Sequence[Job], failed: Sequence[Path]) -> Non
     print(f"\n{text}\n{workdir / SUMMARY}.md, {workdir / SUMMARY}.csv")
 
 
-def _reached(job: Job) -> int:
+def _saved_step(job: Job) -> int:
     return store.latest_step(job.folder / run_directory.CHECKPOINTS) or 0
 
 
 def _status(job: Job) -> str:
     steps = job.config.steps
     try:
-        reached = _reached(job) if run_directory.holds_run(job.folder, job.config) else 0
+        saved = _saved_step(job) if run_directory.holds_run(job.folder, job.config) else 0
     except RunError as error:
         return f"  {job.folder.name}  fails: {error}"
-    if reached >= steps:
+    if saved >= steps:
         return f"  {job.folder.name}  trained"
-    return f"  {job.folder.name}  {f'resumes after step {reached} of {steps}' if reached else 'new'}"
+    return f"  {job.folder.name}  {f'resumes after step {saved} of {steps}' if saved else 'new'}"
 
 
 def _time_left(durations: Sequence[float], jobs: Sequence[Job]) -> str:
     """Return the time left, extrapolated from the runs so far."""
     if not durations:
         return ""
-    rest = sum(1 - _reached(job) / job.config.steps for job in jobs)
+    rest = sum(1 - _saved_step(job) / job.config.steps for job in jobs)
     minutes, seconds = divmod(round(rest * sum(durations) / len(durations)), 60)
     return f"  about {minutes}:{seconds:02} left"
 
@@ -205,7 +205,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     add("--config", required=True, metavar="NAME[:VARIANT]", help=flags.CONFIG_HELP)
     add("--workdir", type=Path, required=True, metavar="DIR", help="where the run directories go")
     add("--grid", choices=list(grid.GRIDS), help="the paper's ablations: " + grid.explained())
-    add("--prior", default="", metavar="NAMES", help="standard, teacher_mean, teacher_moments")
+    add("--prior", default="", metavar="NAMES", help=", ".join(build.PRIORS))
     add("--beta", default="", metavar="VALUES", help="END, annealed from 0, or START:END, as in 0.3,1:1")
     add("--where", default="", metavar="NAMES", help="which weights are Bayesian: all, no_conv, linear_only")
     add("--seed", default="", metavar="NUMBERS", help="as in 0,1,2; two or more for an interval")

@@ -1,4 +1,4 @@
-r"""Train a config.
+r"""Train a config in a run directory, or resume it.
 
     byov train --config=quickstart:byov --workdir=runs/mine
     byov train --config=folder --config.data.source=PHOTOS --workdir=runs/photos

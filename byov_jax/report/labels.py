@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from byov_jax.report.runs import Run
+from byov_jax.training import schema
+from byov_jax.training.config import Config
 
 METHODS = {"byol": "BYOL", "byov": "BYOV", "supervised": "supervised", "supervised_bbb": "supervised BBB"}
 PRIORS = {"standard": "N(0, I)", "teacher_mean": "N(μ_T, I)", "teacher_moments": "N(μ_T, Σ_T)"}
@@ -21,8 +23,9 @@ ONLY_BAYESIAN = (
 )
 """Config keys without effect on a method without a posterior."""
 
-IGNORED = ("seed", "log_every", "monitor_every", "save_every")
-"""Config keys that do not make a different setting: the seed, and how often something is written."""
+IGNORED = {"seed", "log_every", "monitor_every"} | {key.name for key in schema.keys(Config) if key.may_change}
+"""Config keys that do not make a different setting: the seed, how often something is logged, and keys that
+affect neither what is learned nor what is logged."""
 
 NAMED = ("prior", "where", "beta_start", "beta_end")
 """Config keys with a place of their own in names and tables."""
@@ -94,8 +97,8 @@ def _varying(run: Run, runs: Sequence[Run]) -> list[str]:
 
 def _flat(run: Run) -> dict[str, Any]:
     """Flatten the config, sections as `optimizer.warmup`, without keys that make no different setting."""
-    excluded = (*IGNORED, *(() if run.traits.bayesian else ONLY_BAYESIAN))
-    return dict(_leaves({key: value for key, value in run.config.items() if key not in excluded}))
+    excluded = IGNORED if run.traits.bayesian else IGNORED.union(ONLY_BAYESIAN)
+    return {key: value for key, value in _leaves(run.config) if key not in excluded}
 
 
 def _leaves(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -36,11 +36,11 @@ class Diagnosis(NamedTuple):
 
 def diagnose(line: dict[str, Any]) -> Diagnosis | None:
     """Return what a line of metrics.jsonl gives reason to warn of, None for nothing."""
-    spread = line.get("embedding_std")
-    if spread is not None and spread < COLLAPSED:
+    std = line.get("embedding_std")
+    if std is not None and std < COLLAPSED:
         return Diagnosis(
             "collapsed",
-            f"embedding_std is {spread:.3f}: the embeddings have collapsed, all images get nearly "
+            f"embedding_std is {std:.3f}: the embeddings have collapsed, all images get nearly "
             "the same one. Try a lower learning rate, a longer warm-up, batch norm in the heads, or a larger "
             "batch.",
         )
@@ -49,7 +49,7 @@ def diagnose(line: dict[str, Any]) -> Diagnosis | None:
             "kl",
             f"the weighted KL, {line['kl_scaled']:.3g}, outweighs the loss of {line['loss']:.3g}: the data "
             "hardly count. Try a smaller beta_end, another kl_norm, or, for prior=teacher_moments, whose "
-            "variance shrinks as training settles, prior=teacher_mean.",
+            "variance shrinks as the means stop moving, prior=teacher_mean.",
         )
     return None
 

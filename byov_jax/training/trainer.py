@@ -130,7 +130,7 @@ def train(
 
 
 def _watched(batches: Iterator[Batch], watchdog: Watchdog) -> Iterator[Batch]:
-    """Yield the same batches, and tell the watchdog what each wait is for."""
+    """Yield the same batches, and name to the watchdog what each wait is for."""
     watchdog.expect(WAITING)
     for number, batch in enumerate(batches):
         watchdog.expect(COMPUTING if number else None)  # the first step compiles, however long that takes

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 in every phase of a command: finished work is kept, the exit code tells."""
+"""Ctrl-C, SIGTERM and SIGUSR1 in every phase of a command: finished work is kept; exit codes."""
 
 import json
 import multiprocessing
@@ -69,18 +69,18 @@ def finished(config, programs, tmp_path_factory):
     return workdir
 
 
-def strike(patch, place, name, *numbers, at=1):
+def signal_at(patch, place, name, *numbers, at=1):
     """Send signals to this process at the `at`-th call of a function."""
     work, calls = getattr(place, name), []
 
-    def struck(*arguments, **options):
+    def signalling(*arguments, **options):
         calls.append(name)
         if len(calls) == at:
             for number in numbers:
                 signal.raise_signal(number)
         return work(*arguments, **options)
 
-    patch.setattr(place, name, struck)
+    patch.setattr(place, name, signalling)
 
 
 PHASES = {
@@ -107,7 +107,7 @@ def test_a_training_is_saved_and_resumed(number, phase, config, finished, progra
     workdir, (place, at, step) = tmp_path / "run", PHASES[phase]
     with pytest.MonkeyPatch.context() as patch:
         target = place if len(place) == 2 else (programs(run_directory.read_config(finished)), *place)
-        strike(patch, *target, number, at=at)
+        signal_at(patch, *target, number, at=at)
         assert start(config, workdir) == CODES[number]
     shown = capsys.readouterr()
     assert "stopping after this step; Ctrl-C again stops at once" in shown.err
@@ -124,7 +124,7 @@ def test_a_second_signal_stops_at_once(config, finished, programs, tmp_path, cap
     workdir = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         runner = programs(run_directory.read_config(finished))
-        strike(patch, runner, "step", signal.SIGTERM, signal.SIGINT, at=6)
+        signal_at(patch, runner, "step", signal.SIGTERM, signal.SIGINT, at=6)
         assert start(config, workdir) == 130
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "train: stopped at once; the same command resumes from the last checkpoint"
@@ -136,7 +136,7 @@ def test_a_second_signal_stops_at_once(config, finished, programs, tmp_path, cap
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("number", CODES)
 def test_before_a_training_there_is_nothing_to_save(number, config, tmp_path, monkeypatch, capsys):
-    strike(monkeypatch, build, "dataset", number)
+    signal_at(monkeypatch, build, "dataset", number)
     assert start(config, tmp_path / "run") == CODES[number]
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -145,7 +145,7 @@ def test_before_a_training_there_is_nothing_to_save(number, config, tmp_path, mo
 @pytest.mark.usefixtures("quick")
 def test_a_signal_after_the_last_step_changes_nothing(config, finished, programs, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        strike(patch, programs(run_directory.read_config(finished)), "step", signal.SIGTERM, at=STEPS)
+        signal_at(patch, programs(run_directory.read_config(finished)), "step", signal.SIGTERM, at=STEPS)
         assert start(config, tmp_path / "run") == 0
     assert_same(tmp_path / "run", finished)
 

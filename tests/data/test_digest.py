@@ -1,4 +1,4 @@
-"""The identity of data: the same wherever they lie and however they are kept, another if they change."""
+"""Digests of data sets: independent of place and format, and changed by any change of the data."""
 
 import shutil
 import time

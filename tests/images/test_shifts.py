@@ -350,6 +350,30 @@ def test_pixelation_is_that_of_imagenet_c(size, severity):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "cells"), [(32, (30, 28, 27, 24, 20)), (224, (134, 112, 89, 67, 56))])
+def test_the_grid_of_pixelation_is_truncated(size, cells):
+    """Down from 30.4, 28.8, 27.2, 24, 20.8 and from 134.4, 112, 89.6, 67.2, 56 cells."""
+    ramp = np.broadcast_to(np.linspace(0, 1, size, dtype=np.float32)[None, None, :, None], (1, size, size, 1))
+    for severity, expected in enumerate(cells, start=1):
+        row = shifts.apply("pixelate", severity, KEY, ramp)[0, 0, :, 0]
+        assert len(np.unique(np.round(row, 5))) == expected
+
+
+@pytest.mark.parametrize(
+    ("color", "offset", "expected"),
+    [
+        ((0.2, 0.4, 0.8), 0.1, (0.225, 0.45, 0.9)),  # times .9 / .8
+        ((0.5, 0.25, 0.0), 0.5, (1.0, 0.5, 0.0)),  # twice; a channel of 0 keeps it
+        ((0.6, 0.3, 0.9), 0.3, (2 / 3, 1 / 3, 1.0)),  # the value ends at 1
+        ((0.3, 0.3, 0.3), 0.1, (0.4, 0.4, 0.4)),
+        ((0.0, 0.0, 0.0), 0.2, (0.2, 0.2, 0.2)),
+    ],
+)
+def test_brightness_of_known_colors(color, offset, expected):
+    image = np.array(color, np.float32).reshape(1, 1, 1, 3)
+    np.testing.assert_allclose(shifts.corrupt("brightness", offset, KEY, image)[0, 0, 0], expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("offset", [0.1, 0.5, -0.3])
 def test_brightness_adds_to_the_value_of_hsv(offset):
     colors = np.random.default_rng(0).random((1, 8, 8, 3)).astype(np.float32)

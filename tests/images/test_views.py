@@ -15,12 +15,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from byov_jax import images
 from byov_jax.images import View, Views
+from byov_jax.images.views import views
 
 OFF = View(area=(1.0, 1.0), aspect=(1.0, 1.0), flip=0.0, jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
 EVERYTHING = View(size=9, flip=0.5, jitter=0.8, grayscale=0.2, blur=0.5, blur_kernel=0.5, solarize=0.5)
 SMALL = images.small_color(size=9)
 
-make_views = jax.jit(images.views, static_argnames="config")
+make_views = jax.jit(views, static_argnames="config")
 
 
 def draw(transform, count: int):
@@ -149,7 +150,7 @@ def test_equal_configurations_share_one_trace():
     @partial(jax.jit, static_argnames="config")
     def traced(keys, x, config):
         traces.append(config)
-        return images.views(keys, x, config)
+        return views(keys, x, config)
 
     gray = photos(2, channels=1)
     for seed in range(3):
@@ -172,7 +173,7 @@ def test_disabled_transforms_are_not_compiled():
 
 def test_no_gradient_flows_through_a_view():
     def loss(x):
-        return sum(jnp.sum(view**2) for view in images.views(keys_of(2), x, SMALL))
+        return sum(jnp.sum(view**2) for view in views(keys_of(2), x, SMALL))
 
     x = images.to_float(photos(2))
     np.testing.assert_array_equal(jax.jit(jax.grad(loss))(x), np.zeros_like(x))
@@ -261,7 +262,7 @@ def test_crops_from_the_host_are_not_cropped_again():
     """Without colour transforms a view is its crop, flipped or not."""
     config = images.imagenet(8, jitter=0.0, grayscale=0.0, blur=0.0, solarize=0.0)
     crops = jnp.asarray(np.random.default_rng(0).integers(0, 256, (32, 2, 8, 8, 3), np.uint8))
-    pair = images.views(images.image_keys(jax.random.key(0), jnp.arange(32)), crops, config)
+    pair = views(images.image_keys(jax.random.key(0), jnp.arange(32)), crops, config)
     flips = []
     for view, crop in zip(pair, (crops[:, 0], crops[:, 1]), strict=True):
         plain = images.normalize(images.to_float(crop), config.mean, config.std)
@@ -276,7 +277,7 @@ def test_crops_from_the_host_are_not_cropped_again():
 def test_one_crop_serves_both_views_and_must_have_the_right_size():
     keys = images.image_keys(jax.random.key(0), jnp.arange(2))
     crop = jnp.zeros((2, 1, 8, 8, 3), jnp.uint8)
-    first, second = images.views(keys, crop, images.imagenet(8))
+    first, second = views(keys, crop, images.imagenet(8))
     assert first.shape == second.shape == (2, 8, 8, 3)
     with pytest.raises(ValueError, match="the crops are 8 pixels wide, the view is 16"):
-        images.views(keys, crop, images.imagenet(16))
+        views(keys, crop, images.imagenet(16))

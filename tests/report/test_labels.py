@@ -55,3 +55,8 @@ def test_what_does_not_matter_makes_no_setting(named):
         "BYOL · seed 0",
         "BYOL · seed 2",
     ]
+
+
+def test_keys_that_may_change_when_a_run_is_resumed_make_no_setting(named):
+    ours = {"watchdog": 60.0, "keep": {"last": 9}, "data": {"classes": 3, "workers": 2}}
+    assert named(("byov", ours), ("byov", {"seed": 1})) == ["BYOV · seed 0", "BYOV · seed 1"]

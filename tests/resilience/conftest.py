@@ -1,11 +1,11 @@
-"""What these tests share: checkpoints to be spoilt; trainings on one device, every program built once."""
+"""Fixtures: checkpoints to damage; trainings on one device, every program built once."""
 
 import gc
 import shutil
 import subprocess
 
+import damaged_checkpoints
 import pytest
-import spoilt
 import trainings
 
 from byov_jax.training import trainer as runs
@@ -33,15 +33,15 @@ def untrained(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
-    """Three good checkpoints."""
+    """Three valid checkpoints."""
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
-    spoilt.save(folder)
+    damaged_checkpoints.save(folder)
     return folder
 
 
 @pytest.fixture
 def folder(saved, tmp_path):
-    """A copy of them, to be spoilt."""
+    """A copy of them, to be damaged."""
     return shutil.copytree(saved, tmp_path / "checkpoints")
 
 

@@ -66,7 +66,7 @@ class Life:
         seconds = 0.01 * (self.step % 7)
         threading.Thread(target=lambda: (time.sleep(seconds), die()), daemon=True).start()
 
-    def looking_at_images(self):
+    def while_evaluating(self):
         monitor.held_out = die
 
     def inside_a_line(self):
@@ -146,10 +146,10 @@ def main(place, instants):
             file.seek(0)
             steps = [int(line) for line in file.read().split()]
         folder = place / name / run_directory.CHECKPOINTS
-        told = {"run": name, "kind": kind, "code": code, "first": min(steps, default=None)}
-        told |= {"reached": max(steps, default=None), "saved": store.latest_step(folder)}
-        told["left"] = sorted(entry.name for entry in folder.glob("*.*"))
-        print(json.dumps(told), flush=True)
+        result = {"run": name, "kind": kind, "code": code, "first": min(steps, default=None)}
+        result |= {"reached": max(steps, default=None), "saved": store.latest_step(folder)}
+        result["left"] = sorted(entry.name for entry in folder.glob("*.*"))
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A run on images some of which cannot be read: the same bits however it is fed and stopped."""
+"""A run with unreadable images: the same bits for any number of workers and interruptions."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def finished(tmp_path_factory):
     return tmp_path_factory.mktemp("whole") / "run", []
 
 
-def test_every_bad_image_is_listed_and_told_once(whole, photos):
+def test_every_bad_image_is_listed_and_warned_of_once(whole, photos):
     workdir, said = whole
     listed = [line.split("\t") for line in (workdir / run_directory.BAD_IMAGES).read_text().splitlines()]
     assert sorted(name for name, _ in listed) == sorted(str(photos / name) for name in BAD)
@@ -104,7 +104,7 @@ def test_a_run_from_before_there_were_digests_loads_and_goes_on(whole, photos, t
     assert_same(workdir, whole[0])
 
 
-def test_it_stops_if_it_is_told_to(photos, tmp_path):
+def test_on_error_raise_ends_the_run(photos, tmp_path):
     config, data = prepared(photos, on_error="raise")
     with pytest.raises(
         RunError, match=r"cannot be read as an image .*: repair the file, or set config.data.on_error"

@@ -1,11 +1,11 @@
-"""Whatever happens to the files of a checkpoint is noticed; the newest good one is used, nothing is lost."""
+"""Every change of a checkpoint's files is detected; the newest valid one is used, and nothing is deleted."""
 
 import errno
 import os
 import shutil
 
 import pytest
-from spoilt import LIKE, STEPS, assert_is, assert_survived, contents, flip, resume, state
+from damaged_checkpoints import LIKE, STEPS, assert_is, assert_survived, contents, flip, resume, state
 from trainings import DATA, assert_same, prepared, stopping
 
 import byov_jax
@@ -43,7 +43,7 @@ def test_one_flipped_bit_in_any_file(folder, where, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("damage", "message"),
     [
         (lambda file: os.truncate(file, file.stat().st_size // 2), "bytes, expected"),
         (lambda file: file.write_bytes(b""), "has 0 bytes, expected"),
@@ -57,10 +57,10 @@ def test_one_flipped_bit_in_any_file(folder, where, tmp_path):
     ],
     ids=["cut", "empty", "longer", "missing", "link", "pipe"],
 )
-def test_a_file_that_is_not_what_it_was(folder, tmp_path, spoil, message):
+def test_a_changed_file(folder, tmp_path, damage, message):
     for number, name in enumerate(kinds(folder / "9")):
         copy = shutil.copytree(folder, tmp_path / str(number))
-        spoil(copy / "9" / name)
+        damage(copy / "9" / name)
         found, warnings = resume(copy)
         assert_is(found, 6)
         (text,) = warnings
@@ -72,7 +72,7 @@ def test_a_file_that_is_not_what_it_was(folder, tmp_path, spoil, message):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("damage", "message"),
     [
         (lambda step: (step / "manifest.json").unlink(), "manifest.json is missing: saving was"),
         (
@@ -86,8 +86,8 @@ def test_a_file_that_is_not_what_it_was(folder, tmp_path, spoil, message):
     ],
     ids=["no manifest", "empty folder", "stray file", "stray data", "no data", "another step"],
 )
-def test_a_folder_that_is_not_what_it_was(folder, spoil, message):
-    spoil(folder / "9")
+def test_a_changed_folder(folder, damage, message):
+    damage(folder / "9")
     assert_survived(folder, message)
 
 
@@ -182,19 +182,19 @@ def test_if_none_is_sound_nothing_is_overwritten(folder):
 
 @pytest.mark.usefixtures("quick")
 def test_a_run_goes_on_from_the_newest_good_state_to_the_same_bits(tmp_path):
-    config, whole, spoilt = prepared(save_every=4), tmp_path / "whole", tmp_path / "spoilt"
+    config, whole, damaged = prepared(save_every=4), tmp_path / "whole", tmp_path / "damaged"
     assert runs.train(config, DATA, whole) == (7, 0)
-    runs.train(config, DATA, spoilt, stopping(5))
-    folder = spoilt / run_directory.CHECKPOINTS
+    runs.train(config, DATA, damaged, stopping(5))
+    folder = damaged / run_directory.CHECKPOINTS
     assert store.steps(folder) == [2, 4, 5]
     flip(folder / "5" / "manifest.ocdbt")
     shutil.rmtree(folder / "4" / "d")
-    assert byov_jax.load(spoilt).step == 2
+    assert byov_jax.load(damaged).step == 2
     assert store.steps(folder) == [2, 4, 5]
     warnings = []
-    assert runs.train(config, DATA, spoilt, callbacks.Callbacks(warning=warnings.append)) == (7, 0)
+    assert runs.train(config, DATA, damaged, callbacks.Callbacks(warning=warnings.append)) == (7, 0)
     assert len(warnings) == 2
-    assert_same(spoilt, whole)
+    assert_same(damaged, whole)
 
 
 @pytest.mark.usefixtures("quick")

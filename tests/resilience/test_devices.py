@@ -1,4 +1,4 @@
-"""A run that goes on with another number of devices.
+"""A run that resumes on another number of devices.
 
 To the last bit: a state that is read on 1, 2 or 4 devices, divided or copied, since nothing is computed; a
 training that goes on with the same number of devices, since the program is the same.
@@ -29,7 +29,7 @@ ROUNDING = 100 * np.finfo(np.float32).eps
 
 @pytest.fixture(scope="module")
 def runner():
-    """A function that gives the runner of a mode on so many devices, built once."""
+    """A function that returns the runner of a mode on a number of devices, built once."""
     found = {}
 
     def of(mode, devices):
@@ -57,7 +57,7 @@ def runner():
 
 
 def train(runner, state, until):
-    """From a state to the state after so many steps."""
+    """From a state to the state after a number of steps."""
     first = int(state.step)
     order = {"seed": 0, "batch_size": BATCH_SIZE, "first": first, "steps": until}
     placed = runner.put_state(state)
@@ -69,7 +69,7 @@ def train(runner, state, until):
 
 
 def go_on(runner, folder, until):
-    """From the newest checkpoint, or from the first state, to a checkpoint after so many steps."""
+    """From the newest checkpoint, or from the first state, to a checkpoint after a number of steps."""
     state = checkpointer.restore_newest(folder, runner.abstract_state())
     if state is None:
         state = runner.get_state(runner.init(KEYS.init))

@@ -1,4 +1,4 @@
-"""A disk that is full or cannot be written to does not end a training, as long as it does not last."""
+"""A full or read-only disk ends a training only if it lasts until the last save."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Two thousand random corruptions of what a run has written: a line that says why, or the right result."""
+"""Two thousand random corruptions of a run's files: an error of one line, or the right result."""
 
 import contextlib
 import copy
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from spoilt import LIKE, STEPS, assert_is, contents, resume, seal, state
+from damaged_checkpoints import LIKE, STEPS, assert_is, contents, resume, seal, state
 
 import byov_jax
 from byov_jax import files
@@ -80,8 +80,8 @@ def in_time(seconds=20.0):
         signal.signal(signal.SIGALRM, before)
 
 
-def told(read, place):
-    """What `read` finds there, or None if it refuses, in one line that names the place."""
+def read_or_refuse(read, place):
+    """Returns `read(place)`, or None if that is a RunError of one line which names the place."""
     with in_time(), contextlib.suppress(RunError):
         return read(place)
     with pytest.raises(RunError) as error:
@@ -103,7 +103,7 @@ def test_configs(run):
     config = run_directory.read_config(run)
     for _ in range(800):
         file.write_bytes(corrupt(good, rng))
-        model = told(byov_jax.load, run)
+        model = read_or_refuse(byov_jax.load, run)
         if model is not None:
             assert run_directory.differences(model.config, config) == []
             accepted += 1
@@ -111,15 +111,15 @@ def test_configs(run):
 
 
 @pytest.mark.parametrize("name", [run_directory.METRICS, run_directory.POSTERIOR])
-def test_journals(run, name):
-    """600 of them, which are read, reported and gone on with."""
+def test_metrics_files(run, name):
+    """600 damaged files are read, reported and continued."""
     rng, file = random.Random(1), run / name
     good, kept = file.read_bytes(), 0
     for _ in range(300):
         damaged = corrupt(good, rng)
         file.write_bytes(damaged)
-        found = told(files.read_jsonl, file)
-        told(reported.read, run)
+        found = read_or_refuse(files.read_jsonl, file)
+        read_or_refuse(reported.read, run)
         warnings = []
         with in_time():
             metrics_log.MetricsLog(run, step=3, warn=warnings.append)
@@ -152,13 +152,13 @@ def test_results(run):
         good = (run / name).read_bytes()
         for _ in range(100):
             (run / name).write_bytes(corrupt(good, rng))
-            told(reported.read, run)
+            read_or_refuse(reported.read, run)
         (run / name).write_bytes(good)
     assert reported.read(run).measured("calibration") == part["numbers"]
 
 
 def test_checkpoints(saved, tmp_path):
-    """200 states, read by their owners and by others: always one that was saved, to the last bit."""
+    """200 damaged folders, restored by trainings and readers: always a saved state, bit for bit."""
     rng, used = random.Random(3), []
     for number in range(200):
         folder = shutil.copytree(saved, tmp_path / str(number))
@@ -170,9 +170,9 @@ def test_checkpoints(saved, tmp_path):
             if file.read_bytes() == good:
                 file.unlink()
         before = contents(folder)
-        found = told(lambda folder: checkpointer.restore_newest(folder, LIKE), folder)
+        found = read_or_refuse(lambda folder: checkpointer.restore_newest(folder, LIKE), folder)
         if number % 2:
-            again = told(lambda folder: resume(folder)[0], folder)
+            again = read_or_refuse(lambda folder: resume(folder)[0], folder)
             assert (again is None) == (found is None)
         assert contents(folder) == before
         expected = max(set(STEPS) - set(wrong), default=None)
@@ -202,7 +202,7 @@ def test_every_file_of_a_checkpoint(folder):
 
 
 def test_manifests_with_the_right_checksum(folder):
-    """200 manifests that somebody has changed who knew how."""
+    """200 manifests that were changed and have a valid checksum of themselves."""
     rng, file = random.Random(5), folder / "9" / integrity.MANIFEST
     good = json.loads(file.read_text())
     for _ in range(200):
@@ -222,16 +222,16 @@ def test_manifests_with_the_right_checksum(folder):
 
 @pytest.mark.slow
 def test_orbax_alone(folder):
-    """100 states whose damage no manifest has shown: orbax and its libraries refuse them, or read them.
+    """100 damaged states, read without checking the manifest: orbax refuses them, or reads them.
 
-    In a process of its own: what orbax has begun to read when it gives up is never finished.
+    In a separate process: after an error orbax leaves reads unfinished.
     """
     places = os.pathsep.join(str(Path(__file__).parents[up]) for up in (1, 2))
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": places}
     subprocess.run([sys.executable, __file__, str(folder)], env=environment, timeout=200, check=True)
 
 
-def restore_spoilt(folder):
+def restore_damaged(folder):
     rng, step = random.Random(6), folder / "9"
     files = [file for file in sorted(step.rglob("*")) if file.is_file() and file.name != integrity.MANIFEST]
     refused = 0
@@ -239,7 +239,7 @@ def restore_spoilt(folder):
         file = rng.choice(files)
         good = file.read_bytes()
         file.write_bytes(corrupt(good, rng))
-        found = told(lambda folder: checkpointer.restore(folder, 9, LIKE), folder)
+        found = read_or_refuse(lambda folder: checkpointer.restore(folder, 9, LIKE), folder)
         if found is None:
             refused += 1
         else:
@@ -250,5 +250,5 @@ def restore_spoilt(folder):
 
 
 if __name__ == "__main__":
-    restore_spoilt(Path(sys.argv[1]))
-    os._exit(0)  # at a regular end all that was left unfinished would be told
+    restore_damaged(Path(sys.argv[1]))
+    os._exit(0)  # a regular exit would report the unfinished reads

@@ -1,4 +1,4 @@
-"""kill -9 at 20 instants of one run: it goes on by itself every time, and ends with the same bits."""
+"""kill -9 at 20 instants of one run: it resumes every time, and ends with the same bits."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is not finite: one batch of it is skipped and told of, nothing else ends the run, with advice."""
+"""Values that are not finite: one batch is skipped with a warning; if all are, the run ends with advice."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ WHITE = 255
 
 
 @dataclasses.dataclass(frozen=True)
-class Spoilt(Views):
+class ViewsWithNaN(Views):
     """Views that are not finite for an image that is white."""
 
     def __call__(self, keys, images):
@@ -35,10 +35,10 @@ class Spoilt(Views):
 
 
 @pytest.fixture(autouse=True)
-def _spoilt(quick, monkeypatch):
+def _views_with_nan(quick, monkeypatch):
     small = small_gray(size=14)
-    spoilt = Spoilt(small.first, small.second, small.mean, small.std)
-    monkeypatch.setitem(build.VIEWS, "small_gray", lambda **fields: spoilt)
+    views = ViewsWithNaN(small.first, small.second, small.mean, small.std)
+    monkeypatch.setitem(build.VIEWS, "small_gray", lambda **fields: views)
 
 
 def data(*white):
@@ -60,7 +60,7 @@ def test_one_batch_is_skipped_counted_and_named(tmp_path, programs):
         0,
     )
     text = f"step {BAD_STEP + 1}: 1 of the last steps were skipped: the loss was not finite; 1 in all"
-    assert [told for told in warnings if "skipped" in told] == [text]
+    assert [warning for warning in warnings if "skipped" in warning] == [text]
     found = lines(tmp_path / "run")
     assert [line["skipped"] for line in found[1:]] == [int(line["step"] > BAD_STEP) for line in found[1:]]
     assert [line["step"] for line in found if line.get("loss", 0.0) is None] == [BAD_STEP + 1]
@@ -87,7 +87,7 @@ def test_a_run_that_goes_on_after_it_tells_nothing_twice(tmp_path):
     runs.train(config, data(BAD), tmp_path / "whole")
     runs.train(config, data(BAD), tmp_path / "run", stopping(BAD_STEP + 1))
     runs.train(config, data(BAD), tmp_path / "run", callbacks.Callbacks(warning=warnings.append))
-    assert not any("skipped" in told for told in warnings)
+    assert not any("skipped" in warning for warning in warnings)
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 

@@ -1,4 +1,4 @@
-"""Two processes, one run: a signal to one of them saves all of it; if one dies, the other does not wait."""
+"""Two processes of one run: a signal to one stops and saves both; if one is killed, the other exits."""
 
 import os
 import shutil
@@ -58,7 +58,7 @@ def whole(config, tmp_path_factory):
 
 
 def started(together, workdir, lines):
-    """Waits until a run has written so many lines."""
+    """Waits until a run has written a number of lines."""
     metrics = workdir / run_directory.METRICS
     while not (metrics.is_file() and metrics.read_text().count("\n") >= lines):
         if any(process.poll() is not None for process in together):
@@ -84,14 +84,14 @@ def test_a_signal_to_one_of_two_saves_the_run(config, whole, tmp_path):
     assert_same(stopped, whole)
 
 
-STRUCK = [
-    ("looking at images before the first step", 1, 3),
+PHASES = [
+    ("evaluating before the first step", 1, 3),
     ("compiling", 0, 6),
     ("training", 1, 11),
-    ("looking at images", 1, 18),
+    ("evaluating", 1, 18),
     ("saving", 0, 22),
 ]
-"""Where a signal comes, to which of the two, and the step that both have agreed to save."""
+"""The phase of the signal, the process that receives it, and the step that both agree to save."""
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_a_signal_to_one_of_two_in_every_phase(config, tmp_path, monkeypatch):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(config, whole, *plan, processes=2)
     before = 0
-    for phase, process, saved in STRUCK:
-        programs = [(str(HERE / "struck.py"), phase if one == process else "nothing") for one in range(2)]
+    for phase, process, saved in PHASES:
+        programs = [(str(HERE / "signalled.py"), phase if one == process else "nothing") for one in range(2)]
         said, codes = wait(start(config, stopped, *plan, processes=2, programs=programs))
         assert codes == [143, 143], "\n".join(said)
         for one, text in enumerate(said):

@@ -1,4 +1,4 @@
-"""A training that stands still says what it waits for, and goes on when it can."""
+"""A stalled training warns of what it is waiting for, and continues when the wait is over."""
 
 import threading
 
@@ -12,17 +12,17 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 class Stall:
-    """Stands still until it is told of in the expected words; a busy machine may warn of more."""
+    """Blocks until the expected warning arrives; a busy machine may cause further warnings."""
 
     def __init__(self, expected):
-        self._expected, self._heard = expected, threading.Event()
+        self._expected, self._warned = expected, threading.Event()
 
     def warn(self, text):
         if text.endswith(f" seconds: {self._expected}"):
-            self._heard.set()
+            self._warned.set()
 
     def wait(self):
-        assert self._heard.wait(timeout=60.0)
+        assert self._warned.wait(timeout=60.0)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from spoilt import assert_survived, contents, resume, seal
+from damaged_checkpoints import assert_survived, contents, resume, seal
 from trainings import DATA
 
 import byov_jax

@@ -73,7 +73,7 @@ def test_json_and_back_is_the_same_config(config):
         ({"optimiser": {}}, "config has no key optimiser: did you mean optimizer?"),
         ({"data": {"sizes": 3}}, "config has no key data.sizes: did you mean data.size?"),
         ({"projector": {"width": (8,)}}, "config has no key projector.width: did you mean projector.widths?"),
-        ({"projector": {"xyz": 1}}, "config has no key projector.xyz: there are norm, widths"),
+        ({"projector": {"xyz": 1}}, "config has no key projector.xyz: there are norm, output_bias, widths"),
     ],
 )
 def test_a_key_that_does_not_exist_is_refused(config, message):

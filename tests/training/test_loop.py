@@ -1,4 +1,4 @@
-"""The loop: right counts, right order, same numbers again."""
+"""The training loop: number and order of steps, and the same numbers when repeated."""
 
 import chex
 import jax

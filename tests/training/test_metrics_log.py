@@ -1,4 +1,4 @@
-"""The files that grow line by line: whole lines, nothing of lost work, nothing that JSON does not have."""
+"""metrics.jsonl and posterior.jsonl: complete lines, none after the checkpoint, and valid JSON."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The run directory: a config comes back as it was, what is broken is one line, files are old or new."""
+"""The run directory: configs round-trip, damage is an error of one line, and writes are atomic."""
 
 import json
 

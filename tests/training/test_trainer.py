@@ -1,4 +1,4 @@
-"""A training in its run directory: logged, looked at, saved, stopped and continued to the same numbers."""
+"""A training in its run directory: logged, evaluated, saved, stopped and resumed to the same numbers."""
 
 import copy
 import json

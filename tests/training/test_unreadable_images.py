@@ -1,4 +1,4 @@
-"""Images that cannot be read, and folders that change: told once, in few words, and written down."""
+"""Unreadable images and changed folders: each causes one short warning, and is listed in a file."""
 
 import os
 
@@ -22,7 +22,7 @@ def lines(run, name="bad_images.txt"):
     return (run / name).read_text().splitlines()
 
 
-def test_each_is_told_and_written_once(tmp_path, said):
+def test_each_is_warned_of_and_listed_once(tmp_path, said):
     bad = UnreadableImages(tmp_path, said.append)
     bad.add([])
     assert not list(tmp_path.iterdir())

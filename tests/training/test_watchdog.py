@@ -1,4 +1,4 @@
-"""The watchdog: says what a run waits for, not too early, not too often, and not when it may wait."""
+"""The watchdog warns of what a run waits for: not too early, not too often, never while compiling."""
 
 import threading
 
@@ -37,38 +37,38 @@ def clock(monkeypatch):
     return clock
 
 
-def test_what_takes_too_long_is_told_and_again_after_every_doubling(clock):
-    told = []
-    with Watchdog(SECONDS, told.append) as dog:
+def test_a_long_wait_causes_a_warning_and_another_after_every_doubling(clock):
+    warnings = []
+    with Watchdog(SECONDS, warnings.append) as dog:
         dog.expect("waiting for images")
         clock.move(0.9 * SECONDS)
-        assert told == []
+        assert warnings == []
         clock.move(0.2 * SECONDS)  # 1.1 times the limit
-        assert told == ["no progress for 0 seconds: waiting for images"]
+        assert warnings == ["no progress for 0 seconds: waiting for images"]
         clock.move(0.8 * SECONDS)  # 1.9
-        assert len(told) == 1
+        assert len(warnings) == 1
         clock.move(0.2 * SECONDS)  # 2.1
         clock.move(1.8 * SECONDS)  # 3.9
-        assert len(told) == 2
+        assert len(warnings) == 2
         clock.move(120.0)
-        assert told[2:] == ["no progress for 120 seconds: waiting for images"]
+        assert warnings[2:] == ["no progress for 120 seconds: waiting for images"]
 
 
-def test_whoever_goes_on_is_left_in_peace(clock):
-    told = []
-    with Watchdog(SECONDS, told.append) as dog:
+def test_progress_within_the_limit_causes_no_warning(clock):
+    warnings = []
+    with Watchdog(SECONDS, warnings.append) as dog:
         for _ in range(5):
             dog.expect("computing a step")
             clock.move(0.9 * SECONDS)
-        assert told == []
+        assert warnings == []
         dog.expect(None)
         clock.move(1e6)
-        assert told == []
+        assert warnings == []
         dog.expect("waiting for images")
         clock.move(1.1 * SECONDS)
         dog.expect("computing a step")
         clock.move(1.1 * SECONDS)
-        assert [text.split(": ")[1] for text in told] == ["waiting for images", "computing a step"]
+        assert [text.split(": ")[1] for text in warnings] == ["waiting for images", "computing a step"]
 
 
 def test_it_ends_with_the_run():

@@ -1,6 +1,5 @@
 """Evaluate a run directory: results in evaluation.json, and in evaluation/PART.json and PART.npz."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +72,11 @@ class RunStorage(Memory):
     def read(self, part: str) -> dict[str, Any] | None:
         """Return `settings` and `numbers` of a complete part, None if it is missing or unreadable."""
         try:
-            found = json.loads((self._folder / f"{part}.json").read_text())
-        except (OSError, ValueError):
+            found = files.read_json(self._folder / f"{part}.json")
+        except RunError:
             return None
-        complete = isinstance(found, dict) and {"settings", "numbers"} <= set(found)
-        return found if complete and (self._folder / f"{part}.npz").is_file() else None
+        complete = {"settings", "numbers"} <= set(found) and (self._folder / f"{part}.npz").is_file()
+        return found if complete else None
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """Read the arrays of a part."""

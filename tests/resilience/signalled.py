@@ -1,6 +1,6 @@
-"""A training that gets a signal in the middle of something.
+"""Train, and send this process SIGTERM in one phase of the training.
 
-    python struck.py PHASE ARGUMENTS
+    python signalled.py PHASE ARGUMENTS
 
 PHASE is one of `PHASES`, or "nothing" for the other processes of the run; ARGUMENTS are those of
 byov imagenet.
@@ -16,8 +16,8 @@ from byov_jax.training import monitor
 from byov_jax.training import trainer as runs
 
 
-def struck(work, at=1):
-    """The same function, and a SIGTERM to this process when it is called for the so-manieth time."""
+def signalling(work, at=1):
+    """The same function, which raises SIGTERM in this process when it is called for the `at`-th time."""
     calls = []
 
     @functools.wraps(work)
@@ -35,25 +35,25 @@ def in_a_step(at):
 
     def runner(*arguments, **options):
         built = build(*arguments, **options)
-        built.step = struck(built.step, at)
+        built.step = signalling(built.step, at)
         return built
 
     runs.build.runner = runner
 
 
-def looking():
-    monitor.held_out = struck(monitor.held_out)
+def evaluating():
+    monitor.held_out = signalling(monitor.held_out)
 
 
 def saving():
-    checkpointer.CheckpointWriter.save = struck(checkpointer.CheckpointWriter.save)
+    checkpointer.CheckpointWriter.save = signalling(checkpointer.CheckpointWriter.save)
 
 
 PHASES = {
-    "looking at images before the first step": looking,
+    "evaluating before the first step": evaluating,
     "compiling": functools.partial(in_a_step, 1),
     "training": functools.partial(in_a_step, 3),
-    "looking at images": looking,
+    "evaluating": evaluating,
     "saving": saving,
 }
 

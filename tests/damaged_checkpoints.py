@@ -1,4 +1,4 @@
-"""Three good checkpoints, to be spoilt, and what must be true afterwards."""
+"""Three valid checkpoints, ways to damage them, and checks of what a run does with the damage."""
 
 import hashlib
 
@@ -25,7 +25,7 @@ def save(folder):
 
 
 def flip(file, bit=0.5):
-    """Changes one bit, that far into the file."""
+    """Flips one bit, at a fraction of the file."""
     content = bytearray(file.read_bytes())
     place = int(bit * 8 * len(content))
     content[place // 8] ^= 1 << place % 8
@@ -33,18 +33,18 @@ def flip(file, bit=0.5):
 
 
 def seal(file, body):
-    """Writes a manifest with the checksum that it should have."""
+    """Writes a manifest with a valid checksum of itself."""
     file.write_text(integrity.manifest_text({key: value for key, value in body.items() if key != "sha256"}))
 
 
 def contents(folder):
-    """Every file below a folder, and where links lead to."""
+    """The checksums of all files below a folder; links are left out."""
     files = (file for file in folder.rglob("*") if file.is_symlink() or file.is_file())
     return sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files if not file.is_symlink())
 
 
 def resume(folder):
-    """What the owner of a run finds, and is warned of."""
+    """Restores as a training does; returns the state and the warnings."""
     warnings = []
     found = checkpointer.restore_newest(folder, LIKE, warn=warnings.append)
     return found, warnings
@@ -55,7 +55,7 @@ def assert_is(found, step):
 
 
 def assert_survived(folder, message):
-    """The last step is not used, not lost, and its problem told; a reader moves nothing."""
+    """The last step is quarantined with one warning, and the one before is used; a reader moves nothing."""
     names = sorted(entry.name for entry in folder.iterdir())
     before = contents(folder)
     assert_is(checkpointer.restore_newest(folder, LIKE), 6)
@@ -71,7 +71,7 @@ def assert_survived(folder, message):
     assert contents(folder) == before
     assert store.steps(folder) == [3, 6]
 
-    assert_is(resume(folder)[0], 6)  # and there is nothing more to say
+    assert_is(resume(folder)[0], 6)  # without a second warning
     assert resume(folder)[1] == []
-    checkpointer.save(folder, 9, state(9))  # the run comes by again
+    checkpointer.save(folder, 9, state(9))  # the step can be saved again
     assert_is(resume(folder)[0], 9)
