@@ -33,7 +33,7 @@ class Range(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name in BOUNDS and value is not None}
 
     def refusal(self, value: Any) -> str:
-        """Return what is allowed in words if a value is not in the range: "at least 1"; empty if it is."""
+        """Return what is allowed, such as "at least 1", if a value is out of range; empty if it is not."""
         kind = numbers.Integral if self.integer else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(float(value)):
             return "an integer" if self.integer else "a finite number"
@@ -52,7 +52,9 @@ RANGES = {
     "accumulate": Range(ge=1, integer=True),
     "b1": Range(ge=0, lt=1),
     "b2": Range(ge=0, lt=1),
+    "batch": Range(ge=1, integer=True),
     "beta": Range(ge=0),
+    "chunk": Range(ge=1, integer=True),
     "classes": Range(ge=0, integer=True),
     "clip_norm": Range(gt=0),
     "dataset_size": Range(ge=1, integer=True),

@@ -7,7 +7,7 @@ OWNERS = ("convolution", "linear", "norm", "embedding", "other")
 
 
 class Role(NamedTuple):
-    """What a parameter is, as read from its network by `networks.roles`, never from its name.
+    """The role of a parameter, which `networks.roles` reads from the network, never from the name.
 
     Attributes:
       owner: the kind of layer: "convolution" (patch embeddings and transposed convolutions too), "linear"

@@ -9,9 +9,11 @@ import pytest
 
 # Nearly all of a test's time is compilation. These halve it, in the commands that tests start as well.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # the developer's own, that commands write to by default
 if jax.__version_info__ < (0, 11):  # later ones end the process at a flag that they do not know
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_enable_compilation_cache", False)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")

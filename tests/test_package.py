@@ -25,7 +25,7 @@ LAYERS = [
     {"recipes"},
     {"cli"},
 ]
-"""The rooms from the ground up: each imports from itself and from those below it, and from no other."""
+"""Layers of modules and packages, the lowest first: each imports from itself and from lower layers only."""
 
 FLAX = ("networks", "bayes/module.py")
 """Where Flax may be imported, so that another neural network library would change these alone."""
@@ -73,7 +73,16 @@ def test_public_names(name):
     assert value.__doc__
 
 
-@pytest.mark.parametrize("package", ["byov_jax", "byov_jax.images", "byov_jax.networks"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "byov_jax",
+        "byov_jax.evaluation.metrics",
+        "byov_jax.images",
+        "byov_jax.methods",
+        "byov_jax.networks",
+    ],
+)
 def test_all_lists_what_a_package_exports(package):
     module = importlib.import_module(package)
     nodes = ast.parse(Path(module.__file__).read_text()).body
@@ -81,18 +90,18 @@ def test_all_lists_what_a_package_exports(package):
     assert set(module.__all__) == {alias.asname for alias in aliases if alias.asname == alias.name}
 
 
-@pytest.mark.parametrize("room", ["bayes", "networks", "images", "methods", "evaluation"])
-def test_no_function_hides_a_module(room):
-    for file in (ROOT / room).rglob("*.py"):
+@pytest.mark.parametrize("package", ["bayes", "networks", "images", "methods", "evaluation"])
+def test_no_function_hides_a_module(package):
+    for file in (ROOT / package).rglob("*.py"):
         *parents, name = file.relative_to(ROOT.parent).with_suffix("").parts
         if name != "__init__":
             module = importlib.import_module(".".join((*parents, name)))
             assert getattr(importlib.import_module(".".join(parents)), name) is module
 
 
-@pytest.mark.parametrize("room", sorted(set().union(*LAYERS)))
-def test_imports_point_downward(room):
-    assert forbidden(files_of(room), allowed(room)) == []
+@pytest.mark.parametrize("package", sorted(set().union(*LAYERS)))
+def test_imports_point_downward(package):
+    assert forbidden(files_of(package), allowed(package)) == []
 
 
 def test_a_forbidden_import_is_found(tmp_path):
@@ -105,7 +114,8 @@ def test_a_forbidden_import_is_found(tmp_path):
 
 def test_every_module_has_a_layer():
     found = {
-        room_of(".".join(file.relative_to(ROOT.parent).with_suffix("").parts)) for file in ROOT.rglob("*.py")
+        package_of(".".join(file.relative_to(ROOT.parent).with_suffix("").parts))
+        for file in ROOT.rglob("*.py")
     }
     assert found - {"__init__"} == set().union(*LAYERS)
 
@@ -121,29 +131,29 @@ def test_experiments_are_launchers():
         assert len(file.read_text().splitlines()) <= 15, file
 
 
-def room_of(module: str) -> str:
-    """The room of a module: the longest name in LAYERS that it begins with."""
+def package_of(module: str) -> str:
+    """The package of a module: the longest name in LAYERS that it begins with."""
     parts = module.split(".")[1:]
-    rooms = set().union(*LAYERS)
-    return next((".".join(parts[:n]) for n in (2, 1) if ".".join(parts[:n]) in rooms), ".".join(parts[:1]))
+    packages = set().union(*LAYERS)
+    return next((".".join(parts[:n]) for n in (2, 1) if ".".join(parts[:n]) in packages), ".".join(parts[:1]))
 
 
-def files_of(room: str) -> list[Path]:
+def files_of(package: str) -> list[Path]:
     files = (
-        [ROOT / f"{room}.py"]
-        if (ROOT / f"{room}.py").is_file()
-        else ROOT.joinpath(*room.split(".")).rglob("*.py")
+        [ROOT / f"{package}.py"]
+        if (ROOT / f"{package}.py").is_file()
+        else ROOT.joinpath(*package.split(".")).rglob("*.py")
     )
     return [
         file
         for file in files
-        if room_of(".".join(file.relative_to(ROOT.parent).with_suffix("").parts)) == room
+        if package_of(".".join(file.relative_to(ROOT.parent).with_suffix("").parts)) == package
     ]
 
 
-def allowed(room: str) -> set[str]:
-    level = next(level for level, rooms in enumerate(LAYERS) if room in rooms)
-    return set().union(*LAYERS[:level]) | {room}
+def allowed(package: str) -> set[str]:
+    level = next(level for level, packages in enumerate(LAYERS) if package in packages)
+    return set().union(*LAYERS[:level]) | {package}
 
 
 def forbidden(files: list[Path], allowed: set[str]) -> list[str]:
@@ -151,7 +161,7 @@ def forbidden(files: list[Path], allowed: set[str]) -> list[str]:
         f"{file} imports {name}"
         for file in files
         for name in imports(file)
-        if name.split(".")[0] in ("byov_jax", "experiments") and room_of(name) not in allowed
+        if name.split(".")[0] in ("byov_jax", "experiments") and package_of(name) not in allowed
     ]
 
 

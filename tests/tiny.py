@@ -61,11 +61,11 @@ def byol_method(optimizer=None, *, net=None, **settings):
     )
 
 
-def train(method, data, *, seed, steps, batch_size, state=None, first=0):
+def train(method, data, *, seed, steps, batch_size, state=None, first=0, **others):
     """Run the training loop on a data set in memory, on one device."""
     example = jax.tree.map(lambda x: x[:batch_size], data)
     runner = distributed.build(lambda layout: method, example, mode="plain")
     keys = loop.keys(seed)
     batches = feed.from_memory(runner, data, seed=seed, batch_size=batch_size, first=first, steps=steps)
     placed = runner.init(keys.init) if state is None else runner.put_state(state)
-    return loop.run_steps(runner, placed, batches, keys.steps, first=first)
+    return loop.run_steps(runner, placed, batches, keys.steps, first=first, **others)

@@ -18,7 +18,7 @@ ROW = 1024
 """Numbers of one leaf in a row of the loop."""
 
 ROWS = 256
-"""At most so many rows in one iteration, which the device makes in parallel."""
+"""Maximum number of rows in one iteration, which the device makes in parallel."""
 
 
 def normal(

@@ -23,8 +23,8 @@ from byov_jax.bayes.select import Where, select
 LIMIT = 60.0
 """Beyond exp(+-60) float32 variances neither differ nor add up: the KL and the SNR saturate there."""
 
-MOST = 100.0
-"""Greatest initial log-variance, either way."""
+MAX_LOG_VAR = 100.0
+"""Largest magnitude of an initial log-variance."""
 
 
 class Posterior(NamedTuple):
@@ -238,8 +238,7 @@ def _draw_and_deviation(constrain, key, means, log_vars):
     # place of their noise would each be compiled, and a bias drawn again for every image. Nothing is fused
     # with the result of a condition, and XLA does not know that this one holds.
     word = jax.random.key_data(key).reshape(-1)[0]
-    shapes = jax.eval_shape(draw)[1]
-    zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in shapes.items()}
+    zeros = {path: jnp.zeros(mean.shape, _wide(mean)) for path, mean in means.items()}
     return jax.lax.cond(word != word + 1, draw, lambda: (means, zeros))
 
 
@@ -260,7 +259,11 @@ def _kl_by_leaf(pairs: dict[str, tuple], stacked: frozenset[str] = frozenset()) 
 
 @jax.jit(inline=True)
 def _kl_total(pairs: dict[str, tuple]) -> Array:
-    terms = list(_kl_by_leaf(pairs).values())
+    """Return the sum over all leaves; those of one shape are stacked, and summed by one kernel."""
+    alike: dict[tuple, list[tuple]] = {}
+    for moments in pairs.values():
+        alike.setdefault(tuple(map(jnp.shape, moments)), []).append(_float32(*moments))
+    terms = [jnp.sum(jax.vmap(_kl)(*map(jnp.stack, zip(*leaves, strict=True)))) for leaves in alike.values()]
     return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros((), jnp.float32)
 
 
@@ -320,6 +323,7 @@ def _pairs(q: Posterior, mean, log_var) -> dict[str, tuple]:
             continue
         if any(moment is None for moment in prior):
             raise ValueError(f"the prior has None at {path!r}, which is Bayesian")
+        _check_finite(path, prior[0], "the prior's mean")
         _check_finite(path, prior[1], "the prior's log_var")
         pairs[path] = (mean_q, log_var_q, *prior)
     return pairs
@@ -438,11 +442,12 @@ def _flax_variables(tree) -> list[tuple[tuple, Mapping]]:
 
 
 def _check_init(log_var) -> None:
-    """Refuse initial log-variances of which float32 has no sigma."""
+    """Reject initial log-variances whose sigma float32 cannot represent."""
     for keys, value in jax.tree_util.tree_leaves_with_path(log_var):
         at = f" at {path_of(keys)!r}" if keys else ""
-        if _is_concrete(value) and np.any(np.isfinite(value) & (np.abs(value) > MOST)):
-            raise ValueError(f"log_var{at} must be in [-{MOST:g}, {MOST:g}]; -10 is the usual initial value")
+        if _is_concrete(value) and np.any(np.isfinite(value) & (np.abs(value) > MAX_LOG_VAR)):
+            allowed = f"in [-{MAX_LOG_VAR:g}, {MAX_LOG_VAR:g}]"
+            raise ValueError(f"log_var{at} must be {allowed}; -10 is the usual initial value")
 
 
 def _class_names(node: Any) -> list[str]:
@@ -452,7 +457,7 @@ def _class_names(node: Any) -> list[str]:
 def _check_finite(path: str, log_var, name: str = "log_var") -> None:
     """Reject a log-variance that is not finite; tracers and arrays on other hosts are not checked."""
     if _is_concrete(log_var) and not np.all(np.isfinite(np.asarray(log_var))):
-        raise ValueError(f"{name} at {path!r} is not finite; -10 is the usual initial value, 0 the prior's")
+        raise ValueError(f"{name} at {path!r} is not finite")
 
 
 def _is_concrete(x) -> bool:

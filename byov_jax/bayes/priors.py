@@ -22,7 +22,7 @@ INITIAL_VARIANCE = math.exp(-10.0)
 
 
 class PriorState(NamedTuple):
-    """What a prior keeps between steps.
+    """The state of a prior between steps.
 
     Attributes:
       mean: EMA of the parts of the posterior mean that the teacher lacks; the means by path of `gaussian`;
@@ -42,11 +42,13 @@ class Prior(NamedTuple):
       init: `(q, teacher) -> PriorState`.
       moments: `(state, teacher) -> (mean, log_var)`, the arguments of `posterior.kl`, without gradient.
       update: `(state, teacher, mean, tau) -> PriorState` after a step, with the teacher before its update.
+      moving: whether it follows the means, with the momentum `tau`.
     """
 
     init: Callable[[Posterior, dict], PriorState]
     moments: Callable[[PriorState, dict], tuple[Any, Any]]
     update: Callable[[PriorState, dict, dict, Any], PriorState]
+    moving: bool = False
 
 
 def standard() -> Prior:
@@ -95,6 +97,7 @@ def teacher_mean() -> Prior:
         update=lambda state, teacher, mean, tau: state._replace(
             mean=ema(state.mean, _without(mean, teacher), tau)
         ),
+        moving=True,
     )
 
 
@@ -124,7 +127,7 @@ def teacher_moments(floor: float = 1e-8) -> Prior:
             variance=ema_variance(state.variance, _prior_mean(state, teacher), mean, tau),
         )
 
-    return Prior(init, moments, update)
+    return Prior(init, moments, update, moving=True)
 
 
 def _by_path(params, values: float | Mapping[str, float], name: str):

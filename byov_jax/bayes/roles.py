@@ -1,4 +1,4 @@
-"""What a parameter is, read off a tree of parameters: the fallback where the network itself is not at hand.
+"""Infer the roles of parameters from a tree of them, for when the network itself is not available.
 
 `networks.roles` asks the network, and is exact. Here the shapes decide, and the names of the leaves: what
 Flax, NNX, Equinox, Haiku and PyTorch call a kernel or the scale of a norm.

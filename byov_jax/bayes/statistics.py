@@ -1,4 +1,4 @@
-"""What of a posterior is Bayesian, and layerwise mean and maximum of sigma and the signal-to-noise ratio."""
+"""Count the Bayesian weights of a posterior; layerwise statistics of sigma and the signal-to-noise ratio."""
 
 import math
 from collections import defaultdict
@@ -40,7 +40,7 @@ def layer_statistics(q: Posterior, *, roles: Roles | None = None) -> dict[str, L
 
 
 def selected(q: Posterior, *, roles: Roles | None = None) -> str:
-    """Say in one line what is Bayesian: whether `where` chose what you meant.
+    """Summarize in one line which parameters are Bayesian, to check the choice of `where`.
 
     >>> print(selected(q))
     Bayesian: 72 of 172 weights; tensors: 0 of 2 convolution, 2 of 2 linear, 0 of 2 norm

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import optax
 
 from byov_jax import ranges
+from byov_jax.bayes import stacks
 from byov_jax.bayes.posterior import Posterior, kl_gradient
 
 
 class Evidence(NamedTuple):
-    """What a step tells a variance rule. All trees are like the means or the log-variances of the posterior.
+    """What a step passes to a variance rule. All trees are like those of the posterior.
 
     Attributes:
       mean: gradient of the data term in the drawn weights, averaged over draws: that in the means.
@@ -71,11 +72,11 @@ def gradient(optimizer: optax.GradientTransformation) -> VarianceRule:
 
 
 def adam(
-    learning_rate: float | Callable[[Any], Any] = 1e-3, *, b1: float = 0.9, b2: float = 0.95
+    learning_rate: float | jax.Array | Callable[[Any], Any] = 1e-3, *, b1: float = 0.9, b2: float = 0.95
 ) -> VarianceRule:
     """Descend the gradient with Adam, the default rule: `gradient(optax.adam(...))`."""
     ranges.check(learning_rate=learning_rate, b1=b1, b2=b2)
-    return gradient(optax.adam(learning_rate, b1=b1, b2=b2))
+    return gradient(stacks.elementwise(optax.adam(learning_rate, b1=b1, b2=b2)))
 
 
 def fixed() -> VarianceRule:

@@ -89,7 +89,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _check_type(folder: Path, name: str) -> None:
-    """Refuse links, which may point outside the folder, and pipes, on which opening blocks."""
+    """Reject links, which may point outside the folder, and pipes, which block when opened."""
     mode = (folder / name).lstat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise ValueError(f"{name} is neither a file nor a folder")

@@ -23,7 +23,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from byov_jax.cli import command
+from byov_jax.cli import command, compilation
 from byov_jax.evaluation.suite import PARTS, Options
 from byov_jax.evaluation.suite import run as suite
 from byov_jax.evaluation.suite.context import Progress
@@ -49,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> None:
+    compilation.enable(arguments.compilation_cache)
     evaluator, baseline = evaluate(arguments)
     print(f"{evaluator.summary(baseline)}\n\n{arguments.run / run_directory.EVALUATION}")
 
@@ -96,6 +97,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help=f"probe: whose features, beside the student's (default: {features})",
     )
     add("--refit", action="store_true", help="pruning: also fit a new probe on each pruned encoder (slow)")
+    compilation.add_flag(parser)
     arguments = parser.parse_args(argv)
     arguments.only = arguments.only.split(",")
     if unknown := [part for part in arguments.only if part not in PARTS]:

@@ -8,8 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from byov_jax import recipes
 from byov_jax.distributed import cluster
 from byov_jax.errors import ConfigError, RunError
@@ -140,15 +138,10 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="a process that does not answer for this time counts as lost, and the others exit (100)",
     )
-    parser.add_argument(
-        "--compilation_cache", metavar="DIR", help="cache compiled programs in DIR, for faster starts"
-    )
 
 
 def initialize_cluster(arguments: argparse.Namespace) -> None:
     """Set up JAX as the flags say, before it initializes its devices."""
-    if arguments.compilation_cache:
-        jax.config.update("jax_compilation_cache_dir", arguments.compilation_cache)
     if arguments.heartbeat < 1:
         raise RunError(f"--heartbeat={arguments.heartbeat} must be at least 1 second")
     explicit = (arguments.coordinator, arguments.processes, arguments.process)

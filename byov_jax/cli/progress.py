@@ -8,10 +8,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from byov_jax.cli import command
+from byov_jax.cli import command, compilation
 from byov_jax.distributed import processes
 from byov_jax.evaluation.suite.context import Progress
 from byov_jax.training.callbacks import Callbacks
+from byov_jax.training.config import Config
 
 SHOWN = {
     "loss": "loss {:.3f}",
@@ -28,8 +29,9 @@ BAR = "{desc} {percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remai
 
 
 @contextmanager
-def training(label: str, first: int, steps: int) -> Iterator[Callbacks]:
+def training(label: str, first: int, config: Config) -> Iterator[Callbacks]:
     """Yield callbacks that show a training, and stop it after the step in which a signal arrives."""
+    steps = config.steps
     terminal = sys.stderr.isatty() and processes.is_main()
     bar = tqdm(
         total=steps, initial=first, desc=label, bar_format=BAR, disable=not terminal, dynamic_ncols=True
@@ -41,13 +43,26 @@ def training(label: str, first: int, steps: int) -> Iterator[Callbacks]:
         with suppress(RuntimeError):  # the signal may have arrived while this stream was written to
             bar.write(f"{label}: {text}", file=sys.stderr)
 
+    def show(texts: list[str]) -> None:
+        bar.set_postfix_str(_fitting(texts, shutil.get_terminal_size().columns - _head(label, steps)))
+
+    def say(text: str) -> None:
+        if terminal:  # the bar does not move until the step is compiled
+            show([text, *_formatted(seen)])
+        else:
+            print(f"{label}  {text}", flush=True)
+
+    @contextmanager
+    def compiling(what: str) -> Iterator[None]:
+        with compilation.timed(what, config, say):
+            yield
+        show(_formatted(seen))
+
     def metrics(values: dict[str, Any]) -> None:
         seen.update(values)
-        texts = [form.format(seen[name]) for name, form in SHOWN.items() if seen.get(name) is not None]
+        texts = _formatted(seen)
         if terminal:
-            if values["step"] == 0:  # the bar does not move until the step is compiled
-                texts.insert(0, "compiling")
-            bar.set_postfix_str(_fitting(texts, shutil.get_terminal_size().columns - _head(label, steps)))
+            show(texts)
         else:
             step = f"step {values['step']:>{len(str(steps))}}/{steps}"
             print("  ".join([label, step, *texts, *_left(seen, steps)]), flush=True)
@@ -59,9 +74,15 @@ def training(label: str, first: int, steps: int) -> Iterator[Callbacks]:
                 metrics=metrics,
                 warning=lambda text: bar.write(f"\nWARNING: {label}: {text}\n", file=sys.stderr),
                 stop=received,
+                compiling=compiling,
             )
     finally:
         bar.close()
+
+
+def _formatted(seen: dict[str, Any]) -> list[str]:
+    """Return the metrics as texts."""
+    return [form.format(seen[name]) for name, form in SHOWN.items() if seen.get(name) is not None]
 
 
 def _head(label: str, steps: int) -> int:
@@ -99,24 +120,35 @@ class QuickstartProgress:
         """Print a line above the bar."""
         self._bar.write(text) if self.terminal else print(text, flush=True)
 
-    def training(self, label: str, steps: int, seconds: float) -> Callbacks:
+    def training(self, config: Config, seconds: float) -> Callbacks:
         """Return callbacks for a training that advances the bar by `seconds` in all."""
+        label, steps = config.method, config.steps
         seen: dict[str, Any] = {}
         self._bar.set_description_str(f"{label}: compiling")
+
+        def compiling(text: str) -> None:
+            if self.terminal:
+                self._bar.set_description_str(f"{label}: {text}")
+            else:
+                print(f"{label} {text}", flush=True)
 
         def step(number: int) -> None:
             self._bar.update(seconds / steps)
 
         def metrics(values: dict[str, Any]) -> None:
             seen.update(values)
-            shown = (form.format(seen[name]) for name, form in SHOWN.items() if seen.get(name) is not None)
-            text = f"{label} {seen['step']:>{len(str(steps))}}/{steps}  " + "  ".join(shown)
+            text = f"{label} {seen['step']:>{len(str(steps))}}/{steps}  " + "  ".join(_formatted(seen))
             if self.terminal:
                 self._bar.set_description_str(text)
             elif "probe" in values or "knn" in values:
                 print(text, flush=True)
 
-        return Callbacks(step, metrics, lambda text: self.say(f"WARNING: {label}: {text}"))
+        return Callbacks(
+            step,
+            metrics,
+            warning=lambda text: self.say(f"WARNING: {label}: {text}"),
+            compiling=lambda what: compilation.timed(what, config, compiling),
+        )
 
     def parts(self, label: str, seconds: dict[str, float]) -> Progress:
         """Return the progress of an evaluation whose parts advance the bar by `seconds` each."""

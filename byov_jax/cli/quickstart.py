@@ -19,7 +19,7 @@ import jax
 
 from byov_jax import report
 from byov_jax.checkpoints import store
-from byov_jax.cli import command, evaluate, preview
+from byov_jax.cli import command, compilation, evaluate, preview
 from byov_jax.cli.progress import QuickstartProgress
 from byov_jax.errors import RunError
 from byov_jax.evaluation.suite import PARTS
@@ -61,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     start = time.perf_counter()
+    compilation.enable(arguments.compilation_cache)
     progress = QuickstartProgress(sum(sum(parts.values()) for parts in SECONDS.values()) + REPORT)
     try:
         for method in SECONDS:
@@ -92,7 +93,7 @@ def _train(method: str, arguments: argparse.Namespace, progress: QuickstartProgr
     if run_directory.holds_run(workdir, config) and saved:
         progress.say(f"{workdir}: resuming after step {saved} of {steps}")
         progress.advance(seconds * saved / steps, method)
-    callbacks = progress.training(method, steps, seconds)
+    callbacks = progress.training(config, seconds)
     with command.stop_on_signal(lambda text: progress.say(f"{method}: {text}")) as received:
         result = trainer.train(config, data, workdir, callbacks._replace(stop=received))
     if result.step < steps:
@@ -158,6 +159,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="where runs and report are kept (default: %(default)s)",
     )
+    compilation.add_flag(parser)
     arguments = parser.parse_args(argv)
     if arguments.steps is not None and arguments.steps < 2:
         parser.error(f"--steps={arguments.steps} must be at least 2")

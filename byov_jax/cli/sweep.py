@@ -31,7 +31,7 @@ import jax
 
 from byov_jax import files
 from byov_jax.checkpoints import store
-from byov_jax.cli import command, flags, grid, progress
+from byov_jax.cli import command, compilation, flags, grid, progress
 from byov_jax.data.dataset import Unlabelled
 from byov_jax.errors import RunError
 from byov_jax.evaluation.suite import PARTS
@@ -73,6 +73,7 @@ def start(arguments: argparse.Namespace) -> int:
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(f"--workdir={arguments.workdir} cannot be made ({reason}): choose another") from None
+    compilation.enable(arguments.compilation_cache)
     failed = run_all(jobs, arguments.evaluate)
     summarize(arguments.workdir, jobs, failed)
     return command.EXIT_FAILED if failed else 0
@@ -144,7 +145,7 @@ def run_one(job: Job, parts: Sequence[str], label: str) -> bool:
     run_directory.create_or_open(job.folder, job.config)
     steps, first = job.config.steps, _saved_step(job)
     if first < steps:
-        with progress.training(label, first, steps) as callbacks:
+        with progress.training(label, first, job.config) as callbacks:
             result = trainer.train(job.config, job.data, job.folder, callbacks)
         if result.step < steps:
             saved = f"{job.folder} saved at step {result.step} of {steps}"
@@ -212,6 +213,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     add("--baseline", action="store_true", help="also train BYOL with every seed, and report gains over it")
     add("--evaluate", default="probe,calibration", metavar="PARTS", help="see byov evaluate --help")
     add("--dry_run", action="store_true", help="print the runs and their progress, and stop")
+    compilation.add_flag(parser)
     arguments = parser.parse_args(others)
     arguments.changes = changes
     for name, value in (grid.GRIDS[arguments.grid] if arguments.grid else {}).items():

@@ -25,7 +25,7 @@ from pathlib import Path
 import jax
 
 from byov_jax.checkpoints import store
-from byov_jax.cli import command, flags, preview, progress
+from byov_jax.cli import command, compilation, flags, preview, progress
 from byov_jax.distributed import cluster, processes
 from byov_jax.errors import RunError
 from byov_jax.training import build, run_directory, trainer
@@ -44,6 +44,7 @@ def start(arguments: argparse.Namespace) -> int:
     """Do everything between the arguments and the exit code."""
     flags.initialize_cluster(arguments)
     config, data = prepare(arguments)
+    compilation.enable(arguments.compilation_cache)
     if arguments.dry_run:
         print(preview.describe(config))
         return 0
@@ -73,7 +74,7 @@ def train(config: Config, data: AnyDataset, workdir: Path, arguments: argparse.N
         print(
             f"{workdir}: {'done already' if first >= steps else f'resuming after step {first}'}", flush=True
         )
-    with progress.training(config.method, first, steps) as callbacks, cluster.report_lost_process(workdir):
+    with progress.training(config.method, first, config) as callbacks, cluster.report_lost_process(workdir):
         result = trainer.train(config, data, workdir, callbacks, tensorboard=arguments.tensorboard)
     if result.step < steps:
         raise command.Interrupted(
@@ -98,6 +99,7 @@ def _arguments(argv: list[str], name: str = "train", description: str | None = _
     add("--smoke", action="store_true", help="train a small version for a few steps, to see that all works")
     add("--tensorboard", action="store_true", help="also write TensorBoard events, to DIR/tensorboard")
     flags.add_cluster_flags(parser)
+    compilation.add_flag(parser)
     arguments = parser.parse_args(others)
     if arguments.workdir is None and not (arguments.dry_run or arguments.smoke):
         parser.error("--workdir=DIR is required: the run directory")

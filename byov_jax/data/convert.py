@@ -88,7 +88,7 @@ def _is_finished(out: Path, header: dict[str, Any]) -> bool:
             for key, value in header.items():
                 if existing.get(key) != value:
                     raise ValueError(
-                        f"{out} was begun with a different {key}: delete it, or write to another folder"
+                        f"{out} was started with a different {key}: delete it, or write to another folder"
                     )
             if file == index:
                 _remove_temporary(out)

@@ -1,4 +1,4 @@
-"""Runner: what the sharded and the pmap mode have in common, and which batch rows each process feeds."""
+"""Runner: base class of the sharded and the pmap mode, and the batch rows that each process feeds."""
 
 import abc
 from collections.abc import Callable

@@ -135,19 +135,6 @@ def gaussian_fit(points: Points) -> Gaussian:
     return Gaussian(mean, covariance)
 
 
-def ellipse(fit: Gaussian, level: float = 0.95, corners: int = 128) -> Float[Array, "corners 2"]:
-    """Closed outline of the smallest region that contains `level` of the Gaussian's mass, for plotting.
-
-    There `(p - mean)^T covariance^-1 (p - mean) = -2 log(1 - level)`.
-    """
-    checks.fraction("level", level)
-    angle = jnp.linspace(0.0, 2.0 * np.pi, corners, dtype=fit.mean.dtype)
-    circle = np.sqrt(-2.0 * np.log1p(-level)) * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
-    variance, axes = jnp.linalg.eigh(fit.covariance)
-    stretch = axes * jnp.sqrt(jnp.maximum(variance, 0.0))[None]
-    return fit.mean[None] + jnp.matmul(circle, stretch.T, precision=jax.lax.Precision.HIGHEST)
-
-
 def gaussian_kde(points: Points, queries: Points) -> Float[Array, "m"]:
     """Density at `queries` [m, 2] of the mixture of Gaussians around `points` [n, 2].
 

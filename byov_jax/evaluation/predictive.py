@@ -1,7 +1,7 @@
 """Monte-Carlo prediction: one network, many draws of its weights.
 
     draws = predict(key, q, apply, images, draws=30)        # [30, n, classes]
-    answer = statistics(key, q, apply, images, draws=1000)  # mean, std, entropy ..., not [1000, n, classes]
+    prediction = statistics(key, q, apply, images, draws=1000)  # .probs .std .entropy ..., in less memory
 
 `apply(params, x)` maps inputs [n, ...] to outputs [n, ...], example by example: an array or a tree of them.
 Draw `i` depends on `(key, i)` alone: all images see the same weights, so predictions are joint, and the
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from byov_jax import ranges
 from byov_jax.bayes import posterior
 from byov_jax.bayes.paths import path_of
 from byov_jax.bayes.posterior import Posterior
@@ -127,8 +128,8 @@ def statistics(
     """Compute statistics of a classifier's predictive distribution, in the memory of a few chunks of draws.
 
     Args as in `predict`, with an `apply` that returns probabilities [n, classes], not logits, or a tuple of
-    these, features [n, d] and anything else. Rows that hold no probabilities are an error outside jit, and
-    NaN inside.
+    these, features [n, d] and anything else. Rows that are not probabilities raise a ValueError outside
+    jit, and give NaN inside.
     """
     state = None
     for outputs in _outputs(key, q, apply, x, draws, chunk, batch):
@@ -244,7 +245,7 @@ def _check_probabilities(draws) -> None:
 
 @jax.jit
 def _with_entropies(probs):
-    """Return `probs`, NaN in rows that hold none, and their entropies."""
+    """Return `probs`, NaN in rows that are not probabilities, and their entropies."""
     probs = checks.as_float(probs)
     probs = probs * nan_if(~are_probabilities(probs)).astype(probs.dtype)[..., None]
     return probs, per_example_entropy(probs)
@@ -269,9 +270,8 @@ def _prediction(moments: Moments) -> Prediction:
 
 
 def _sizes(apply: Apply, q: Posterior, x, draws: int, chunk: int | None, batch: int | None):
-    for name, value in (("draws", draws), ("chunk", chunk), ("batch", batch)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value!r} must be at least 1")
+    given = {"draws": draws, "chunk": chunk, "batch": batch}
+    ranges.check(**{name: value for name, value in given.items() if value is not None})
     n = _length(x)
     if chunk is None or batch is None:
         chosen = batch_size.choose(apply, q.mean, x, draws)

@@ -12,3 +12,18 @@ from byov_jax.methods.method import supervised_bbb as supervised_bbb
 from byov_jax.methods.objectives import Inputs as Inputs
 from byov_jax.methods.objectives import Outcome as Outcome
 from byov_jax.methods.state import Bayes as Bayes
+
+__all__ = [
+    "ONE_DEVICE",
+    "TRAITS",
+    "Bayes",
+    "Inputs",
+    "Method",
+    "Outcome",
+    "Traits",
+    "byol",
+    "byov",
+    "from_objective",
+    "supervised",
+    "supervised_bbb",
+]

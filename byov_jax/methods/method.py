@@ -19,6 +19,7 @@ from jaxtyping import Array
 
 from byov_jax import networks, ranges
 from byov_jax.bayes import posterior, temperature
+from byov_jax.bayes.paths import is_float
 from byov_jax.bayes.priors import Prior
 from byov_jax.bayes.select import Where
 from byov_jax.bayes.variance import VarianceRule
@@ -107,7 +108,8 @@ def from_objective(
         None for no teacher.
       accumulate: number of sequential micro-batches that the batch is split into, to save memory. A step is
         still one optimizer step, one EMA update, one update of running statistics and one step of every
-        schedule. Batch norm normalises each micro-batch by itself; other norms make it exactly the same step.
+        schedule. Batch norm, and an objective that compares the images of a batch, see each micro-batch by
+        itself; without them, and without dropout, it is exactly the same step.
       layout: placement of arrays on devices, built by `distributed`; the default is one device.
       spike: skip a step whose loss exceeds `spike`, at least 1, times its moving average; 0 disables this
         check. Steps with a loss, KL or gradient that is not finite are always skipped.
@@ -122,6 +124,8 @@ def from_objective(
         spike=spike,
     )
     _check(settings, classes)
+    if settings.bayes.prior.moving or (traits and traits.has_teacher):
+        ranges.check(tau=tau)
     traits = traits or Traits(bayes is not None, supervised=False, has_teacher=tau is not None, views=2)
 
     @jax.jit
@@ -130,7 +134,7 @@ def from_objective(
         view = jax.eval_shape(views, keys, batch.image)[0]
         output, variables = network.init_with_output(key, jnp.zeros((1, *view.shape[1:]), view.dtype))
         params = variables.pop("params")
-        q = posterior.point(params)
+        q = posterior.point(_at_least_float32(params))
         if bayes is not None:
             roles = networks.roles(network, view) if bayes.where in ("no_conv", "linear_only") else None
             q = posterior.init(params, bayes.where, bayes.log_var, roles=roles)
@@ -249,6 +253,15 @@ def supervised(
     return from_objective(
         classifier, objective, optimizer, views=views, traits=TRAITS["supervised"], **others
     )
+
+
+def _at_least_float32(params: Any) -> Any:
+    """Convert weights of 16 bits to float32, in which small updates are not lost: as `posterior.init`."""
+
+    def convert(leaf):
+        return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) if is_float(leaf) else leaf
+
+    return jax.tree.map(convert, params)
 
 
 def _bayes(dataset_size, beta, prior, variance, *others: Any) -> Bayes:

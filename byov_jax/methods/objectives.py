@@ -13,6 +13,7 @@ anything from them that JAX differentiates. `forward` applies a network to all v
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -111,7 +112,7 @@ def classification(classifier: Any) -> Objective:
         if inputs.label is None:
             raise ValueError("supervised methods need labels: pass Batch(image, label)")
         (output,), stats = forward(classifier, weights, inputs._replace(views=inputs.views[:1]))
-        loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(output.logits, inputs.label))
+        loss = jnp.mean(_cross_entropy(output.logits, inputs.label))
         hits = jnp.equal(jnp.argmax(output.logits, axis=-1), inputs.label)
         metrics = {"accuracy": jnp.mean(hits.astype(jnp.float32))}
         return loss, Outcome(stats, output.encoder, output.encoder, metrics)
@@ -133,8 +134,9 @@ def forward(network: Any, weights: tuple[Any, ...], inputs: Inputs) -> tuple[lis
       The outputs for each view, and the updated collections.
     """
     keys = jax.random.split(inputs.key, len(inputs.views))
+    apply = _traced_once(network, inputs.views)
     results = [
-        _apply(network, {"params": params, **inputs.stats}, x, streams(key, drop_path=True))
+        apply({"params": params, **inputs.stats}, x, streams(key, drop_path=True))
         for params, x, key in zip(weights, inputs.views, keys, strict=False)
     ]
     outputs, updated = zip(*results, strict=True)
@@ -159,9 +161,18 @@ def targets(
     """
     variables = {"params": inputs.teacher.params, **inputs.teacher.stats}
     rngs = streams(inputs.key, drop_path=False)
-    results = [_apply(network, variables, x, rngs, method=method) for x in views]
+    apply = _traced_once(network, views, method)
+    results = [apply(variables, x, rngs) for x in views]
     outputs, updated = jax.lax.stop_gradient(tuple(zip(*results, strict=True)))
     return [x[-1] if isinstance(x, tuple) else x for x in outputs], mean_stats(updated)
+
+
+def _cross_entropy(
+    logits: Float[Array, "batch classes"], label: Int[AnyArray, " batch"]
+) -> Float[Array, " batch"]:
+    """Return the cross-entropy of each row, NaN where the label is not a class."""
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+    return jnp.where(label < 0, jnp.nan, loss)  # optax counts negative labels from the last class
 
 
 def cosine_similarity(p: Float[Array, "batch features"], z: Float[Array, "batch features"]) -> Array:
@@ -206,6 +217,13 @@ def embedding_std(embedding: Moments) -> Float[Array, ""]:
     """
     variance = jnp.maximum(embedding.square - jnp.square(embedding.mean), 0.0)
     return jnp.mean(jnp.sqrt(variance)) * jnp.sqrt(embedding.mean.shape[-1])
+
+
+def _traced_once(network: Any, views: tuple[Array, ...], method: str = "__call__") -> Callable:
+    """Return `_apply` for a network, which is traced and differentiated once for all views of one shape."""
+    apply = partial(_apply, network, method=method)
+    # Outside jit it would be compiled at every call.
+    return jax.jit(apply) if isinstance(views[0], jax.core.Tracer) else apply
 
 
 def _apply(

@@ -43,13 +43,15 @@ def loss(
     features: Float[Array, "n features"],
     labels: Int[Array | np.ndarray, "n"] | None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return mean cross-entropy and top-1 accuracy."""
+    """Return mean cross-entropy and top-1 accuracy of the rows whose label is a class, or 0."""
     if labels is None:
         raise ValueError("the online probe needs labels: pass Batch(image, label), or classes=0 for no probe")
     scores = logits(params, features)
+    labelled = (labels >= 0) & (labels < scores.shape[-1])
     hits = jnp.equal(jnp.argmax(scores, axis=-1), labels)
-    nll = optax.softmax_cross_entropy_with_integer_labels(scores, labels)
-    return jnp.mean(nll), jnp.mean(hits.astype(jnp.float32))
+    terms = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.where(labelled, labels, 0))
+    count = jnp.maximum(jnp.sum(labelled), 1)
+    return jnp.sum(jnp.where(labelled, terms, 0.0)) / count, jnp.sum(hits & labelled) / count
 
 
 def update(online: OnlineProbe, gradient: dict[str, Array]) -> OnlineProbe:

@@ -17,7 +17,7 @@ from byov_jax.methods.schedules import Schedule
 
 
 def adamw(
-    learning_rate: float | Schedule,
+    learning_rate: float | jax.Array | Schedule,
     *,
     b1: float = 0.9,
     b2: float = 0.95,
@@ -45,7 +45,7 @@ def adamw(
 
 
 def lars(
-    learning_rate: float | Schedule,
+    learning_rate: float | jax.Array | Schedule,
     *,
     momentum: float = 0.9,
     trust_coefficient: float = 1e-3,

@@ -1,4 +1,4 @@
-"""What a step carries, reports, and is configured by."""
+"""Training state, diagnostics and settings of a step."""
 
 from typing import Any, NamedTuple
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from byov_jax.bayes import posterior, temperature
+from byov_jax.bayes import posterior, stacks, temperature
 from byov_jax.bayes.posterior import Posterior
 from byov_jax.bayes.variance import Evidence
 from byov_jax.images import image_keys
@@ -54,10 +54,8 @@ def make_step(
             objective, views, state, batch, streams, settings
         )
         prior = bayes.prior.moments(state.prior, state.teacher.params)
-        kl, kl_gradient = (
-            posterior.kl(state.posterior, *prior),
-            posterior.kl_gradient(state.posterior, *prior),
-        )
+        kl = posterior.kl(state.posterior, *prior)
+        kl_gradient = posterior.kl_gradient(state.posterior, *prior)
         total = jax.tree.map(lambda data, kl: data + beta / z * kl, gradient, kl_gradient)
 
         updates, optimizer_state = optimizer.update(
@@ -67,7 +65,7 @@ def make_step(
         log_var, variance_state = bayes.variance.update(evidence, state.variance, state.posterior)
         q = Posterior(optax.apply_updates(state.posterior.mean, updates), log_var)
 
-        gradient_norm = optax.tree.norm(total)
+        gradient_norm = optax.tree.norm((total.mean, stacks.stack(total.log_var)))
         accepted, new_guard = guard.check(state.guard, data.loss, kl, gradient_norm, settings.spike)
         new_state = State(
             step=state.step,

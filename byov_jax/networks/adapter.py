@@ -1,4 +1,4 @@
-"""What the adapters of other libraries share: linen variables by path, and the roles of parameters."""
+"""Base of the adapters of other libraries: linen variables by path, and the roles of parameters."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 
 def call(module: Any, x: Array, train: bool, method: str = "__call__") -> Any:
-    """Return `module(x)` in training or evaluation mode, however the module is told which.
+    """Return `module(x)` in training or evaluation mode, by whichever argument the module takes for it.
 
     The signature decides: `train`, `training` and `is_training` are passed `train`; `deterministic` and
     `use_running_average` are passed `not train`; a signature with none of them is called with `x` alone, and

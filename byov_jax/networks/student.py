@@ -21,7 +21,7 @@ class Taps(NamedTuple):
 class Student(nn.Module):
     """Encoder, projector and predictor in sequence: BYOL's online network (Grill et al., 2020).
 
-    Each part is a Flax module that returns [batch, features]; `call.call` tells it whether it is training.
+    Each part is a Flax module that returns [batch, features]; `call.call` passes it the training mode.
     The top-level names of the parameters are those of the fields, even if the modules are named.
     """
 

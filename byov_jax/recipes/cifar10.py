@@ -4,11 +4,11 @@ r"""ResNet-18 on CIFAR-10.
         --config.data.source=FOLDER --workdir=runs/cifar10
 
 FOLDER holds train/CLASS/*.png and test/CLASS/*.png; `tfds:cifar10`, the default, reads what
-tensorflow-datasets has prepared as ArrayRecord; what to run if it has not is in the message. Variants: byol,
-byov, supervised, supervised_bbb; Bayesian ones with a prior and a part of the weights after a dash, such as
-byov-teacher_mean-no_conv.
+tensorflow-datasets has prepared as ArrayRecord; if it is missing, the error says how to prepare it. Variants:
+byol, byov, supervised, supervised_bbb; Bayesian ones with a prior and a part of the weights after a dash,
+such as byov-teacher_mean-no_conv.
 
-What to expect: 200 epochs, which want an accelerator. A published BYOL with ResNet-18 reaches 86.9% by
+What to expect: 200 epochs, which need an accelerator. A published BYOL with ResNet-18 reaches 86.9% by
 nearest neighbours after 200 epochs and 92.6% by a linear probe after 1000; this recipe has not been trained
 to the end yet.
 """

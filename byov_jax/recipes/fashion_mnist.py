@@ -4,9 +4,9 @@ r"""A small vision transformer on all 60,000 images of Fashion-MNIST.
         --config.data.source=FOLDER --workdir=runs/fashion_mnist
 
 FOLDER has the four IDX files (train-images-idx3-ubyte.gz and so on, gzipped or not), as the data set is
-published. `tfds:fashion_mnist`, the default, reads what tensorflow-datasets has prepared as ArrayRecord; what
-to run if it has not is in the message. Variants: byol, byov, supervised, supervised_bbb; Bayesian ones with a
-prior and a part of the weights after a dash, such as byov-teacher_mean-no_conv.
+published. `tfds:fashion_mnist`, the default, reads what tensorflow-datasets has prepared as ArrayRecord; if
+it is missing, the error says how to prepare it. Variants: byol, byov, supervised, supervised_bbb; Bayesian
+ones with a prior and a part of the weights after a dash, such as byov-teacher_mean-no_conv.
 
 What to expect: 40 epochs, about half an hour on two cores. The same network as `quickstart`, wider and
 deeper, with six times the images.

@@ -1,4 +1,4 @@
-r"""A vision transformer on anyone's images.
+r"""A vision transformer on your own images.
 
     byov train --config=folder:byov \
         --config.data.source=FOLDER --workdir=runs/mine

@@ -46,7 +46,7 @@ RESNET = {
 
 
 def get_config(variant: str = "vit_b16") -> ml_collections.ConfigDict:
-    """The recipe of a variant; the KL is annealed from 0 to 0.3 per weight."""
+    """Return the recipe of a variant; the KL is annealed from 0 to 0.3 per weight."""
     words = _words(variant)
     network, epochs, batch = words["network"], words["epochs"], words["batch"]
     epoch = IMAGES / batch
@@ -80,13 +80,13 @@ def get_config(variant: str = "vit_b16") -> ml_collections.ConfigDict:
 
 
 def baseline(variant: str) -> str:
-    """The variant of BYOL with the same network, epochs and batch."""
+    """Return the variant of BYOL with the same network, epochs and batch."""
     words = _words(variant)
     return f"{words['network']}-byol-{words['epochs']}-batch{words['batch']}"
 
 
 def _vit(words: dict[str, Any]) -> dict[str, Any]:
-    """Approximate: see above."""
+    """Return the keys of a vision transformer; approximate, see the module's docstring."""
     batch, epochs = words["batch"], words["epochs"]
     size = {"vit_b16": "B/16", "vit_s16": "S/16", "vit_ti16": "Ti/16"}[words["network"]]
     return {
@@ -125,7 +125,7 @@ def _resnet(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(variant: str) -> dict[str, Any]:
-    """What the words of a variant say; a ValueError lists what there is."""
+    """Parse the words of a variant; a ValueError lists the valid ones."""
     found: dict[str, Any] = {}
     method = []
     key: str

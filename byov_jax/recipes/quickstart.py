@@ -29,15 +29,15 @@ def get_config(variant: str = "byov") -> ml_collections.ConfigDict:
                 "width": 64,
                 "depth": 2,
                 "heads": 4,
-                # Clothes are centred: where something is says what it is.
+                # Clothes are centred, so positions carry information about the class.
                 "pool": "concat",
                 "positions": "sincos",
                 "init_std": 0.125,
             },
             "projector": {"widths": (512, 64)},
             "predictor": {"widths": (512, 64)},
-            # Strong crops and exposures would teach a network trained for minutes to ignore what tells the
-            # classes apart; these leave it more than raw pixels have.
+            # With strong crops and exposures, a network trained for minutes becomes invariant to what
+            # distinguishes the classes; with these, its features beat raw pixels.
             "views": {
                 "name": "small_gray",
                 "area": (0.6, 1.0),

@@ -23,8 +23,8 @@ def parse(variant: str) -> dict[str, Any]:
 def decays(variant: str) -> bool:
     """Return whether weights decay: those of deterministic methods, unless the variant says otherwise.
 
-    The KL is the regulariser of Bayesian methods, and much the weaker one: a comparison that is about the
-    posterior alone needs `byol-no_decay`, or `byov-decay`.
+    Bayesian methods are regularised by the KL, which is much weaker: a comparison of posterior against point
+    estimate alone needs `byol-no_decay`, or `byov-decay`.
     """
     words = _words(variant)
     return words.get("decay", "no_decay" if TRAITS[words["method"]].bayesian else "decay") == "decay"

@@ -1,4 +1,4 @@
-"""Names of runs: the method, and whatever distinguishes a run from the others."""
+"""Labels of runs: the method, and the config keys that distinguish a run from the others."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""List what a report cannot show because it was not measured, with the command that measures it."""
+"""List what a report lacks because it was not measured, with the command that measures it."""
 
 import shlex
 from typing import NamedTuple
@@ -81,7 +81,7 @@ def _examples(run: Run) -> list[Missing]:
     if not _is_complete(run, "calibration") or selected(run) is not None:
         return []
     file = run.path / run_directory.ARRAYS / "calibration.json"
-    how = f"its evaluation is from before they were kept; remove {file} and run"
+    how = f"its evaluation did not store them; remove {file} and run"
     command = _evaluate(run, "--only=calibration")
     return [Missing(f"most and least certain images of {run.name}", how, command)]
 
@@ -95,7 +95,9 @@ def _differences(run: Run, baseline: Run | None) -> list[Missing]:
             continue
         what = f"differences of {run.name} to {baseline.name}: {part}"
         if not baseline.measured(part):
-            entries.append(Missing(what, f"{baseline.name} lacks it:", _evaluate(baseline, f"--only={part}")))
+            entries.append(
+                Missing(what, f"measure it for {baseline.name}:", _evaluate(baseline, f"--only={part}"))
+            )
         elif not gains.comparable(run, baseline, part):
             entries.append(Missing(what, "they were measured on other images or with another --seed"))
     return entries

@@ -163,7 +163,7 @@ def _grouped(panels: list[PagePanel]) -> list[tuple[str, list[PagePanel]]]:
 
 def _missing(comparison: Comparison) -> Iterator[Section]:
     if entries := missing.unmeasured(comparison):
-        title = "What this page could not show"
+        title = "What was not measured"
         yield Section("missing", "Not measured", title, "missing", {"entries": entries})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from byov_jax import files
 from byov_jax.errors import RunError
+from byov_jax.evaluation.suite.results import with_present_names
 from byov_jax.methods import TRAITS, Traits
 from byov_jax.training import run_directory
 
@@ -171,7 +172,7 @@ def _parts(path: Path, evaluation: dict[str, Any]) -> tuple[dict[str, Any], dict
     for name, numbers in parts.items():
         if not isinstance(numbers, dict):
             raise RunError(f"{file}: part {name} must be one JSON object, not a {type(numbers).__name__}")
-    return parts, settings
+    return {name: with_present_names(numbers) for name, numbers in parts.items()}, settings
 
 
 def _identity(settings: Any) -> tuple | None:

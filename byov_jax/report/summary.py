@@ -142,7 +142,7 @@ def title(comparison: Comparison, rows: Sequence[Row]) -> str:
     run = next((run for run in candidates if run.measured("calibration")), None)
     by_weights = {row.weights: row for row in rows if run and row.name == run.name}
     if run is None or not by_weights:
-        return "What the features are worth"
+        return "Accuracy and calibration"
     parts = []
     for weights, row in by_weights.items():
         if weights != "teacher" and {"top1", "ece"} <= set(row.values):

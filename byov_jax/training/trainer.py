@@ -111,7 +111,9 @@ def train(
             if first == 0:
                 recorder.evaluate(0, placed, {})
             watched = _watched(batches, watchdog)
-            for progress in loop.run_steps(runner, placed, watched, keys.steps, first=first):
+            for progress in loop.run_steps(
+                runner, placed, watched, keys.steps, first=first, compiling=callbacks.compiling
+            ):
                 callbacks.step(progress.step)
                 watchdog.expect(None)
                 recorder.after_step(progress)

@@ -194,6 +194,14 @@ def test_gradients_of_draws_and_of_the_kl_in_closed_form_are_those_of_autodiff()
     )
 
 
+@pytest.mark.parametrize("moment", ["mean", "log_var"])
+def test_a_moment_of_the_prior_that_is_not_finite_is_an_error(moment):
+    q = posterior.init({"kernel": jnp.ones(3)})
+    for value in (jnp.inf, jnp.nan, {"kernel": jnp.array([0.0, jnp.nan, 0.0])}):
+        with pytest.raises(ValueError, match=f"the prior's {moment} at 'kernel' is not finite"):
+            posterior.kl(q, **{moment: value})
+
+
 def test_kl_between_two_posteriors():
     q = Posterior({"a": jnp.array([0.5]), "b": jnp.ones(2)}, {"a": jnp.array([-2.0]), "b": None})
     p = Posterior({"a": jnp.array([0.25]), "b": jnp.zeros(2)}, {"a": jnp.array([-1.0]), "b": None})
@@ -212,6 +220,14 @@ def test_priors_broadcast_scalars_prefixes_and_axes():
         np.testing.assert_allclose(posterior.kl(q, given, -2.0), expected, rtol=1e-6)
     rows = {"a": 0.5, "b": {"c": jnp.full((1, 2), 0.5), "d": 0.5}}
     np.testing.assert_allclose(posterior.kl(q, rows, -2.0), expected, rtol=1e-6)
+
+
+def test_the_implied_l2_is_the_mean_curvature_of_the_kl_in_the_means():
+    q = posterior.init({"a": jnp.arange(3.0), "b": jnp.ones(1), "c": jnp.ones(2)}, where="a|b")
+    prior = {"a": -2.0, "b": -1.0, "c": 0.0}
+    expected = 0.1 * (3.0 * np.exp(2.0) + np.exp(1.0)) / 4.0
+    np.testing.assert_allclose(posterior.implied_l2(q, 0.5, prior, weight=0.1), expected, rtol=1e-6)
+    assert posterior.implied_l2(posterior.point(q.mean)) == 0.0
 
 
 def test_kl_by_leaf_sums_to_the_kl():

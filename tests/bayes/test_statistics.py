@@ -26,7 +26,7 @@ def test_scanned_layers_have_a_path_each():
 
 
 def test_a_list_of_blocks_is_not_a_stack():
-    q = posterior.init({"blocks": [{"weight": jnp.ones((2, 3))}, {"weight": jnp.ones((2, 3))}]})
+    q = posterior.init({"blocks": [{"weight": jnp.ones((2, 3))}, {"weight": jnp.ones(())}]})
     assert set(layer_statistics(q)) == {"blocks/0/weight", "blocks/1/weight"}
 
 

@@ -22,6 +22,7 @@ from byov_jax.data.loading import pipeline
 from byov_jax.evaluation.suite.parts import PARTS, Part
 from byov_jax.evaluation.suite.results import Result
 from byov_jax.training import build, monitor, run_directory
+from byov_jax.training.config import Config
 
 ROOT = Path(__file__).parents[2]
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 138}
@@ -179,7 +180,7 @@ def test_handlers_are_restored():
     with pytest.raises(command.Interrupted), command.interrupt_on_signal():
         signal.raise_signal(signal.SIGUSR1)
     assert [signal.getsignal(number) for number in CODES] == before
-    with progress.training("byov", 0, 9) as callbacks:
+    with progress.training("byov", 0, Config.parse({"steps": 9})) as callbacks:
         signal.raise_signal(signal.SIGINT)
         assert callbacks.stop() == signal.SIGINT
     assert [signal.getsignal(number) for number in CODES] == before

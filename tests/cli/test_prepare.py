@@ -160,7 +160,7 @@ def test_wrong_places_are_refused_and_nothing_is_written(folder, prepared, tmp_p
     assert error_of(capsys, "--source=fashion_mnist", f"--out={out}").endswith("there is nothing to prepare")
     assert error_of(capsys, f"--source={folder}", f"--out={folder}").startswith(f"{folder} is not empty")
     assert error_of(capsys, f"--source={folder}", f"--out={prepared}") == (
-        f"{prepared} was begun with a different shard_size: delete it, or write to another folder"
+        f"{prepared} was started with a different shard_size: delete it, or write to another folder"
     )
     assert not out.exists()
 

@@ -1,4 +1,4 @@
-"""Prepared data sets: whole or not at all, resumable, and nothing that was begun otherwise is touched."""
+"""Prepared data sets: whole or not at all, resumable, and nothing that was started otherwise is touched."""
 
 import json
 import re
@@ -106,12 +106,12 @@ def test_another_data_set_is_not_overwritten(place, tmp_path, finished):
             run(place, out, progress=stop_after(7))
     before = contents(out)
     other = str(photos.write_folder(tmp_path / "others"))
-    with pytest.raises(ValueError, match=f"{out} was begun with a different source: delete it, or write to"):
+    with pytest.raises(ValueError, match=f"{out} was started with a different source: delete it, or"):
         run(other, out)
-    with pytest.raises(ValueError, match="was begun with a different shard_size"):
+    with pytest.raises(ValueError, match="was started with a different shard_size"):
         run(place, out, shard_size=4)
     (tmp_path / "photos/train/n01440764/n01440764_0.JPEG").unlink()
-    with pytest.raises(ValueError, match="was begun with a different images"):
+    with pytest.raises(ValueError, match="was started with a different images"):
         run(place, out)
     assert contents(out) == before
 

@@ -123,18 +123,6 @@ def test_the_fit_is_mean_and_covariance(name):
     assert np.all(np.abs(found.covariance - np.cov(exact.T)) <= np.maximum(error, np.finfo(np.float32).tiny))
 
 
-@pytest.mark.parametrize("level", [0.5, 0.95])
-def test_the_ellipse_holds_its_share_of_the_gaussian(level):
-    covariance = np.array([[2.0, -1.2], [-1.2, 1.0]], np.float32)
-    fit = alignment.Gaussian(jnp.array([5.0, -1.0]), jnp.asarray(covariance))
-    outline = np.asarray(alignment.ellipse(fit, level))
-    np.testing.assert_allclose(outline[0], outline[-1], atol=1e-5)
-    away = outline - np.asarray(fit.mean)
-    squared = np.einsum("ni,ij,nj->n", away, np.linalg.inv(covariance), away)
-    np.testing.assert_allclose(squared, scipy.stats.chi2(2).ppf(level), rtol=1e-4)
-    assert np.all(np.isfinite(alignment.ellipse(alignment.gaussian_fit(np.ones((5, 2))), level)))
-
-
 @pytest.mark.parametrize("name", ["independent", "stds", "nearly a line"])
 def test_align_returns_everything_behind_the_figure(name):
     x, y = CLOUDS[name]
@@ -237,7 +225,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="level must be above 0 and below 1, got 95"):
         alignment.align(KEY, x, y, repeats=60, level=95)
     with pytest.raises(ValueError, match="level must be above 0 and below 1, got 1"):
-        alignment.ellipse(alignment.Gaussian(jnp.zeros(2), jnp.eye(2)), 1.0)
+        alignment.align(KEY, x, y, repeats=60, level=1)
     with pytest.raises(ValueError, match=r"points must be \[n, 2\] with n above 0, got \(120,\)"):
         alignment.gaussian_kde(x, np.ones((1, 2)))
     with pytest.raises(ValueError, match=r"queries must be \[n, 2\] with n above 0, got \(1, 3\)"):

@@ -233,6 +233,7 @@ def test_a_tree_of_inputs_and_outputs():
     ("arguments", "message"),
     [
         ({"draws": 0}, "draws=0 must be at least 1"),
+        ({"draws": True}, "draws=True must be an integer"),
         ({"chunk": 0}, "chunk=0 must be at least 1"),
         ({"batch": -1}, "batch=-1 must be at least 1"),
         ({"mode": "map"}, "mode='map': expected one of mc, mean"),

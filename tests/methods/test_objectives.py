@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
+import chex
 import equinox as eqx
 import flax.linen as nn
 import jax
@@ -239,6 +240,7 @@ def test_running_statistics_move_once_in_a_step():
     start = tiny.byol_method(SGD).init(jax.random.key(0), BATCH)
     once, _ = run(tiny.byol_method(SGD), steps=1)
     split, _ = run(tiny.byol_method(SGD, accumulate=4), steps=1)
+    drawn, _ = run(tiny.byov_method(SGD, log_var=-60.0, draws=3), steps=1)
     momentum = 0.9
 
     def batch_mean(old, new):
@@ -251,6 +253,8 @@ def test_running_statistics_move_once_in_a_step():
     np.testing.assert_allclose(
         batch_mean(means(start), means(split)), batch_mean(means(start), means(once)), rtol=1e-4, atol=1e-6
     )
+    # Draws without variance all see the statistics of one.
+    chex.assert_trees_all_close(drawn.stats, once.stats, rtol=1e-5, atol=1e-6)
 
 
 class Normalized(nn.Module):
@@ -320,16 +324,18 @@ def test_no_step_reads_running_statistics(make):
         jax.tree.map(np.testing.assert_array_equal, a.stats, b.stats)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_steps_are_scanned_for_every_dtype_of_the_parameters(dtype):
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("make", [tiny.byol_method, tiny.byov_method])
+def test_steps_are_scanned_for_every_dtype_of_the_parameters(make, dtype):
     class Half(nn.Module):
         @nn.compact
         def __call__(self, x, *, train=False):
             return nn.Dense(8, param_dtype=dtype, dtype=dtype)(x.reshape(len(x), -1).astype(dtype))
 
-    method = tiny.byov_method(optax.adam(1e-5), net=tiny.student(Half()))
+    method = make(optax.adam(1e-5), net=tiny.student(Half()))
     state = method.init(jax.random.key(0), BATCH)
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state.posterior))
+    weights = state.posterior, state.teacher.params
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(weights))
 
     @jax.jit
     def train(state):
@@ -348,3 +354,19 @@ def test_the_four_methods_share_the_arguments_of_the_general_one():
         assert parameters["others"].kind is inspect.Parameter.VAR_KEYWORD
     with pytest.raises(TypeError, match="unexpected keyword argument 'spikes'"):
         tiny.byol_method(SGD, spikes=3.0)
+
+
+def test_a_network_is_traced_once_for_all_views_of_one_shape():
+    traced = []
+
+    class Recorded(nn.Module):
+        @nn.compact
+        def __call__(self, x, *, train=False):
+            traced.append(x.shape)
+            return nn.Dense(8)(x.reshape(len(x), -1))
+
+    method, batch, key = tiny.byol_method(net=tiny.student(Recorded())), tiny.batch(), jax.random.key(0)
+    state = jax.eval_shape(method.init, key, batch)
+    traced.clear()
+    jax.eval_shape(method.step, state, batch, key)
+    assert traced == [(16, 8, 8, 1)] * 2  # by the student and by the teacher

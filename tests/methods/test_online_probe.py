@@ -1,5 +1,6 @@
 """The online probe learns, and does not influence training."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +100,23 @@ def test_pmap_averages_its_gradient_loss_and_accuracy(whole):
     np.testing.assert_allclose(
         info.metrics["probe_accuracy"], np.full(8, whole[1].metrics["probe_accuracy"]), rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("label", [-1, -3, 3, 255])
+def test_rows_whose_label_is_no_class_are_left_out(label):
+    params, features = online_probe.init(4, 3).params, jnp.arange(12.0).reshape(3, 4) ** 2
+    value = jax.value_and_grad(online_probe.loss, has_aux=True)
+    labelled = value(params, features[:2], jnp.array([0, 2]))
+    chex.assert_trees_all_close(value(params, features, jnp.array([0, 2, label])), labelled, rtol=1e-6)
+
+
+def test_a_batch_without_labels_does_not_move_the_probe():
+    params = online_probe.init(4, 3).params
+    (loss, accuracy), gradient = jax.value_and_grad(online_probe.loss, has_aux=True)(
+        params, jnp.ones((2, 4)), jnp.array([-1, -1])
+    )
+    assert (loss, accuracy) == (0.0, 0.0)
+    assert not any(np.any(leaf) for leaf in gradient.values())
 
 
 def test_missing_labels_are_an_error_with_a_remedy():

@@ -1,6 +1,7 @@
 """The training step: loss, KL, gradients, teacher, prior, accumulation, randomness and errors."""
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,7 +145,11 @@ def test_raw_keys_are_accepted(byov_after_one_step):
 def test_compiled_once_and_donated_over_ten_steps(prior):
     method = tiny.byov_method(prior=PRIORS[prior](), beta=byov.schedules.cosine(0.0, 1.0, 10))
     chex.clear_trace_counter()
-    step = jax.jit(chex.assert_max_traces(method.step, n=1), donate_argnums=0)
+
+    def traced(*arguments):
+        return method.step(*arguments)
+
+    step = jax.jit(chex.assert_max_traces(traced, n=1), donate_argnums=0)
     state = method.init(jax.random.key(0), BATCH)
     for _ in range(10):
         old = state
@@ -181,7 +186,7 @@ def test_no_gradient_reaches_the_teacher():
 def test_tau_one_freezes_the_teacher_and_tau_zero_copies_the_mean():
     frozen_method = tiny.byov_method(tau=1.0)
     start = frozen_method.init(jax.random.key(0), BATCH)
-    assert_equal(run(frozen_method, state=start)[0].teacher, start.teacher)
+    assert_equal(run(frozen_method, state=start)[0].teacher.params, start.teacher.params)
     copied, _ = run(tiny.byov_method(tau=0.0))
     assert_equal(copied.teacher.params, {part: copied.posterior.mean[part] for part in copied.teacher.params})
 
@@ -202,8 +207,17 @@ def test_priors_update_with_the_teacher():
     assert set(state.prior.mean) == {"predictor"}
 
 
-def test_gradient_accumulation_is_one_step_of_the_whole_batch():
-    net = tiny.student(norm="layer")
+class GroupNormed(nn.Module):
+    """A convolution and a norm over groups of its channels."""
+
+    @nn.compact
+    def __call__(self, x, *, train=False):
+        return nn.relu(nn.GroupNorm(2)(nn.Conv(4, (3, 3))(x))).mean((1, 2))
+
+
+@pytest.mark.parametrize("encoder", [tiny.Encoder(), GroupNormed()], ids=["layer norm", "group norm"])
+def test_gradient_accumulation_is_one_step_of_the_whole_batch(encoder):
+    net = tiny.student(encoder, norm="layer")
     whole, a = run(tiny.byov_method(SGD, net=net, tau=0.5), steps=2)
     split, b = run(tiny.byov_method(SGD, net=net, tau=0.5, accumulate=4), steps=2)
     assert split.step == 2
@@ -320,6 +334,24 @@ def test_bad_settings_are_named_where_they_enter(fields, message):
         )
 
 
+def test_a_teacher_needs_a_momentum():
+    """Without one it would stay as it starts."""
+    student, traits = tiny.student(), byov.methods.TRAITS["byol"]
+    with pytest.raises(ValueError, match="tau=None must be a finite number"):
+        byov.methods.from_objective(
+            student, objectives.bootstrap(student), SGD, views=tiny.exposures, traits=traits
+        )
+
+
+@pytest.mark.parametrize("prior", [byov.priors.teacher_mean(), byov.priors.teacher_moments()])
+def test_a_prior_that_follows_the_means_needs_a_momentum(prior):
+    student, bayes = tiny.student(), byov.methods.Bayes(64, 1.0, prior)
+    with pytest.raises(ValueError, match="tau=None must be a finite number"):
+        byov.methods.from_objective(
+            student, objectives.bootstrap(student), SGD, views=tiny.exposures, bayes=bayes
+        )
+
+
 def test_supervised_methods_share_the_step():
     fields = {"views": tiny.exposures}
     plain = byov.methods.supervised(tiny.classifier(), SGD, **fields)
@@ -355,6 +387,16 @@ def test_supervised_methods_need_labels():
         run(method, batch=byov.Batch(BATCH.image))
 
 
+@pytest.mark.parametrize("label", [-1, -3, 3, 255])
+def test_a_label_that_is_no_class_is_never_learned(label):
+    method = byov.methods.supervised(tiny.classifier(), SGD, views=tiny.exposures)
+    start = method.init(jax.random.key(0), BATCH)
+    state, info = run(method, batch=BATCH._replace(label=BATCH.label.at[0].set(label)), state=start)
+    assert np.isnan(info.loss)
+    assert info.skipped == 1
+    assert_equal(state.posterior, start.posterior)
+
+
 def test_a_resnet_student_trains():
     net = networks.Student(
         networks.ResNet((1,), False, width=8, stem="small"), networks.MLP((8, 4)), networks.MLP((8, 4))
@@ -365,11 +407,11 @@ def test_a_resnet_student_trains():
 
 
 def test_a_posterior_does_not_blow_up_the_program(optimized):
-    """BYOV's step has at most twice the instructions of BYOL's; each of two mistakes made it five times."""
+    """BYOV has at most 1.6 times the instructions of BYOL; each of two mistakes made it five times."""
     net = tiny.student(tiny.vit(depth=6), norm="layer")
     counts = {}
     for method in (tiny.byol_method(net=net), tiny.byov_method(net=net)):
         state = jax.eval_shape(method.init, jax.random.key(0), BATCH)
         program = jax.jit(method.step).lower(state, BATCH, jax.random.key(0)).compile().as_text()
         counts[method.traits.bayesian] = sum(" = " in line for line in program.splitlines())
-    assert counts[True] < 2.0 * counts[False]
+    assert counts[True] < 1.6 * counts[False]

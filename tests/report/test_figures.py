@@ -102,14 +102,14 @@ def test_a_caption_admits_what_the_paper_did_not_see(tmp_path):
         numbers["snr"], numbers["magnitude"] = numbers["magnitude"], numbers["snr"]
 
     edit(run, swap)
-    assert pruning(comparison.read_runs([run])).caption[-1].endswith("points behind: not what the paper saw.")
+    assert pruning(comparison.read_runs([run])).caption[-1].endswith("points behind: unlike in the paper.")
 
 
 def test_an_undefined_correlation_is_no_claim(tmp_path):
     run = write_run(tmp_path / "byov")
     undefined = {"value": None, "low": None, "high": None}
     edit(run, lambda parts: parts["alignment"].update(spearman=undefined))
-    assert drawn(run)["alignment"].title.startswith("No sign that BYOV doubts")
+    assert drawn(run)["alignment"].title.startswith("No evidence that the uncertainty of BYOV")
 
 
 @pytest.mark.parametrize("part", ["calibration", "shift", "pruning", "latent", "alignment", "convergence"])

@@ -53,6 +53,22 @@ def test_a_run_measured_as_a_baseline_has_its_parts_beside_the_arrays(run):
     assert runs.read(run).parts == {"shift": evaluation["parts"]["shift"]}
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["evaluation.json", "beside the arrays"])
+def test_shifts_of_0_1_have_their_present_names(run, beside):
+    file = run / run_directory.EVALUATION
+    evaluation = json.loads(file.read_text())
+    names = {"solarize": "solarise", "posterize": "posterise"}
+    old = {names.get(name, name): value for name, value in evaluation["parts"]["shift"].items()}
+    assert {"solarise", "posterise"} < set(old)
+    if beside:
+        kept = {"settings": evaluation["settings"]["shift"], "numbers": old}
+        (run / run_directory.ARRAYS / "shift.json").write_text(json.dumps(kept))
+    else:
+        parts = evaluation["parts"] | {"shift": old}
+        file.write_text(json.dumps(evaluation | {"parts": parts}))
+    assert runs.read(run).parts["shift"] == evaluation["parts"]["shift"]
+
+
 def test_numbers_beside_the_arrays_take_precedence_unless_they_are_of_other_data(run):
     settings = runs.read(run).settings["pruning"]
     file = run / run_directory.ARRAYS / "pruning.json"

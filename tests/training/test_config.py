@@ -137,6 +137,15 @@ def test_every_config_and_variant_that_we_ship_is_right(file, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "decays"),
+    [("byol", True), ("byol-no_decay", False), ("byov", False), ("byov-teacher_mean-decay", True)],
+)
+@pytest.mark.parametrize("file", [cifar10, fashion_mnist, folder, quickstart])
+def test_weights_decay_without_a_posterior_unless_the_variant_says_otherwise(file, name, decays):
+    assert (file.get_config(name).optimizer.weight_decay > 0.0) is decays
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("simclr", "it begins with one of byol, byov"),

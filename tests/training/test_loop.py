@@ -1,5 +1,8 @@
 """The training loop: number and order of steps, and the same numbers when repeated."""
 
+import contextlib
+import gc
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -42,3 +45,18 @@ def test_keys_are_of_the_kind_that_is_asked_for():
     assert loop.keys(0, "rbg").steps.dtype == jax.random.key(0, impl="rbg").dtype
     both = loop.keys(0)
     assert not jnp.array_equal(jax.random.key_data(both.init), jax.random.key_data(both.steps))
+
+
+def test_the_first_step_is_announced_as_the_one_that_compiles():
+    said = []
+
+    @contextlib.contextmanager
+    def compiling(what):
+        said.append(f"compiling {what}")
+        yield
+        assert gc.isenabled()
+        said.append("compiled")
+
+    steps = tiny.train(tiny.byol_method(), DATA, seed=0, steps=2, batch_size=8, compiling=compiling)
+    said += [progress.step for progress in steps]
+    assert said == ["compiling the training step", "compiled", 1, 2]

@@ -46,8 +46,8 @@ def test_the_environment_says_what_ran(tmp_path):
 
 
 def test_a_partial_config_is_completed(tmp_path):
-    (tmp_path / run_directory.CONFIG).write_text('{"steps": 3, "projector": {"widths": [16, 8]}}')
-    assert run_directory.read_config(tmp_path) == Config.parse({"steps": 3, "projector": {"widths": (16, 8)}})
+    (tmp_path / run_directory.CONFIG).write_text('{"steps": 3, "views": {"area": [0.5, 1.0]}}')
+    assert run_directory.read_config(tmp_path) == Config.parse({"steps": 3, "views": {"area": (0.5, 1.0)}})
 
 
 def test_what_is_no_run_directory_is_refused(tmp_path):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import trainings
 from jax.experimental.compilation_cache import compilation_cache
+from trainings import DATA, lines
 
 from byov_jax.checkpoints import store
-from byov_jax.data.dataset import Dataset, Images, Unlabelled, UnlabelledImages
+from byov_jax.data.dataset import Unlabelled, UnlabelledImages
 from byov_jax.errors import RunError
 from byov_jax.methods import online_probe
 from byov_jax.model import load
@@ -20,58 +21,29 @@ from byov_jax.training import trainer as runs
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-CONFIG = {
+CONFIG = trainings.CONFIG | {
     "method": "byov",
     "prior": "teacher_moments",
-    "steps": 7,
-    "batch_size": 16,
-    "encoder": {
-        "name": "vit",
-        "patch": 7,
-        "width": 8,
-        "depth": 1,
-        "heads": 2,
-        "mlp_width": 8,
-        "drop_path": 0.1,
-    },
-    "projector": {"widths": (8, 8)},
-    "predictor": {"widths": (8, 8)},
-    "views": {"name": "small_gray", "size": 14},
+    "encoder": trainings.CONFIG["encoder"] | {"drop_path": 0.1},
     "log_every": 2,
-    "monitor_every": 3,
     "save_every": 8,
 }
-TIMES = ("seconds", "images_per_second")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_once(tmp_path_factory):
     """Most trainings here are of one program, which takes longer to compile than to run."""
     compilation_cache.reset_cache()  # JAX looks for a cache at the first compilation only
+    jax.config.update("jax_enable_compilation_cache", True)
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
     yield
     jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
-
-
-def images(count, seed):
-    rng = np.random.default_rng(seed)
-    label = (np.arange(count) % 3).astype(np.int32)
-    return Images(
-        (60 * label[:, None, None, None] + rng.integers(0, 80, (count, 14, 14, 1))).astype(np.uint8), label
-    )
-
-
-DATA = Dataset(images(48, 0), images(24, 1), ("a", "b", "c"))
 
 
 def prepared(data=DATA, **changes):
     return runs.resolve_config(copy.deepcopy(CONFIG) | changes, data)
-
-
-def lines(run, name=run_directory.METRICS):
-    found = [json.loads(line) for line in (run / name).read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
 
 
 def state(run):
@@ -97,6 +69,7 @@ def test_the_run_directory_has_what_it_promises(whole):
     assert all(0.0 <= line["probe"] <= 1.0 for line in metrics if "probe" in line)
     wanted = {"loss", "cosine", "kl", "kl_per_weight", "kl_scaled", "beta", "temperature", "learning_rate"}
     wanted |= {"tau", "embedding_std", "gradient_norm", "probe_loss", "probe_accuracy", "epoch"}
+    wanted |= {"implied_l2"}
     assert wanted <= set(metrics[-1])
     assert metrics[-1]["epoch"] == 7 / 3
     layers = lines(whole, run_directory.POSTERIOR)

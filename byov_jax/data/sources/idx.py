@@ -75,7 +75,7 @@ def _parse(stream: BufferedIOBase) -> np.ndarray:
 
 
 def _read_exactly(stream: BufferedIOBase, size: int, what: str) -> bytearray:
-    """Read `size` bytes in chunks, so that memory grows with the file and not with its header's claim."""
+    """Read `size` bytes in chunks, so that memory grows with the file, not with the size in its header."""
     data = bytearray()
     while len(data) < size:
         chunk = stream.read(min(_CHUNK, size - len(data)))

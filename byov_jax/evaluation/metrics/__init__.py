@@ -20,3 +20,26 @@ from byov_jax.evaluation.metrics.scores import top_k as top_k
 from byov_jax.evaluation.metrics.uncertainty import entropy as entropy
 from byov_jax.evaluation.metrics.uncertainty import mutual_information as mutual_information
 from byov_jax.evaluation.metrics.uncertainty import predictive_std as predictive_std
+
+__all__ = [
+    "BrierDecomposition",
+    "Calibration",
+    "CalibrationReport",
+    "ReliabilityBins",
+    "RiskCoverage",
+    "adaptive_ece",
+    "aupr",
+    "auroc",
+    "brier",
+    "brier_decomposition",
+    "ece",
+    "entropy",
+    "fpr95",
+    "mce",
+    "mutual_information",
+    "nll",
+    "predictive_std",
+    "reliability_bins",
+    "risk_coverage",
+    "top_k",
+]

@@ -41,7 +41,7 @@ def reliability_bins(
       labels: [n] integers from 0 to `classes - 1`.
       bins: number of bins of equal width.
       where: [n] booleans, False for rows to leave out, which may hold anything; None for all rows. Inside
-        jit the result is NaN if no row is left, or if one has an impossible label or no probabilities.
+        jit the result is NaN if no row is left, or if one has an invalid label or probabilities.
     """
     return _equal_width(_checked(probs, labels, bins, where), bins)
 
@@ -106,7 +106,7 @@ def _adaptive_ece(top: TopLabels, bins: int):
     order = jnp.argsort(jnp.where(top.counted, top.confidence, jnp.inf), stable=True)
     size, larger = jnp.divmod(jnp.sum(top.counted), bins)
     ends = jnp.arange(1, bins + 1) * size + jnp.minimum(jnp.arange(1, bins + 1), larger)
-    index = jnp.sum(jnp.arange(len(order))[:, None] >= ends[None], axis=1)  # what does not count is in none
+    index = jnp.sum(jnp.arange(len(order))[:, None] >= ends[None], axis=1)  # masked rows are in no bin
     return mean_gap(top.or_nan(_bins(top.confidence[order], top.correct[order], index, bins)))
 
 

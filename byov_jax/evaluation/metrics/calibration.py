@@ -120,7 +120,7 @@ class Calibration(NamedTuple):
           labels: [n] integers from 0 to `classes - 1`.
           weights: None, or [n]: a mask that is False for padding, or non-negative weights. Rows of weight 0
             may hold anything, NaN and labels out of range included. Inside jit, a row that counts makes every
-            sum NaN, for good, if it has an impossible label, no probabilities or an impossible weight.
+            sum NaN, for good, if its probabilities, label or weight are invalid.
         """
         checks.predictions(probs, labels, weights)
         classes = self.confusion.high.shape[-1]
@@ -159,7 +159,7 @@ def _merge(a: Calibration, b: Calibration) -> Calibration:
 
 
 def _batch_sums(like: Calibration, probs, labels, weights) -> Calibration:
-    """Compute the sums of one batch, in the shapes of `like`; NaN if a row that counts cannot be counted."""
+    """Compute the sums of one batch, in the shapes of `like`; NaN if a row that counts is invalid."""
     rows = examples(probs, labels, weights)
     probs, labels, classes = rows.probs, rows.labels, rows.probs.shape[1]
     bins, cells = like.cell_samples.high.shape
@@ -181,7 +181,7 @@ def _batch_sums(like: Calibration, probs, labels, weights) -> Calibration:
         confusion=scores.confusion_matrix(probs, labels, rows.weighted(ones)),
         prob_sums=compensated_sum.segment_sum(rows.weighted(probs), jnp.argmax(probs, axis=1), classes),
     )
-    return times(sums, nan_if(rows.broken))
+    return times(sums, nan_if(rows.invalid))
 
 
 def _cell_index(confidence, bins: int, cells: int):

@@ -32,7 +32,7 @@ class Sum(NamedTuple):
 
 
 def zeros(*shape: int) -> Sum:
-    """Return a sum of nothing, in float32, or in float64 if JAX has it enabled."""
+    """Return sums of 0, in float32, or in float64 if JAX has it enabled."""
     zero = np.zeros(shape, jax.dtypes.canonicalize_dtype(float))
     return Sum(jax.device_put(zero), jax.device_put(zero))  # jnp.zeros and jnp.asarray would compile
 

@@ -1,6 +1,6 @@
-"""The examples that a metric counts, and whether they can be counted.
+"""The examples that a metric counts, and whether they are valid.
 
-Inside jit, where nothing can be raised, a row that counts but cannot be counted makes the result NaN.
+Inside jit, where nothing can be raised, a row that counts but is invalid makes the result NaN.
 """
 
 from typing import Any, NamedTuple
@@ -22,16 +22,16 @@ class Examples(NamedTuple):
     """Predictions, labels, and the weights of the rows.
 
     Attributes:
-      probs: [n, classes], float32 or wider. Rows that are no probabilities receive no gradient.
+      probs: [n, classes], float32 or wider. Rows that are not probabilities receive no gradient.
       labels: [n] int32, from 0 to `classes - 1` also where the given label is not.
       weights: [n], 0 where a row does not count; None if all rows count once.
-      broken: whether a row that counts has no probabilities, no possible label or no possible weight.
+      invalid: whether a row that counts has invalid probabilities, label or weight.
     """
 
     probs: Float[Array, "n classes"]
     labels: Int[Array, "n"]
     weights: Float[Array, "n"] | None
-    broken: Bool[Array, ""]
+    invalid: Bool[Array, ""]
 
     @property
     def counted(self) -> Bool[Array, "n"]:
@@ -46,7 +46,7 @@ class Examples(NamedTuple):
         return compensated_sum.total(self.weights).value
 
     def weighted(self, values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-        """Multiply rows by their weights; what does not count gives 0."""
+        """Multiply rows by their weights; rows that do not count give 0."""
         if self.weights is None:
             return values
         weight = self.weights.reshape(-1, *(1,) * (values.ndim - 1))
@@ -61,8 +61,8 @@ class Examples(NamedTuple):
         return self.or_nan(self.sum(values).value / self.total_weight)
 
     def or_nan(self, result: Any) -> Any:
-        """Return the result, a tree, or NaN for all of it if a row is broken or none counts."""
-        return nan_unless_measured(result, self.broken, self.counted)
+        """Return the result, a tree, or NaN for all of it if a row is invalid or none counts."""
+        return nan_if_invalid(result, self.invalid, self.counted)
 
 
 def examples(probs: Any, labels: Any, weights: Any = None) -> Examples:
@@ -70,30 +70,30 @@ def examples(probs: Any, labels: Any, weights: Any = None) -> Examples:
     probs, labels = checks.as_float(probs), jnp.asarray(labels)
     if labels.dtype.itemsize < 4:  # the number of classes may not fit into 8 bits
         labels = labels.astype(jnp.int32)
-    # Before the cast to 32 bits, which could turn an impossible label into a possible one.
-    possible = (labels >= 0) & (labels < probs.shape[1])
+    # Before the cast to 32 bits, which could turn an invalid label into a valid one.
+    valid_label = (labels >= 0) & (labels < probs.shape[1])
     is_prediction = are_probabilities(probs)
-    usable, counted = possible & is_prediction, True
+    valid, counted = valid_label & is_prediction, True
     if weights is not None:
         weights = jnp.asarray(weights).astype(probs.dtype)
-        usable, counted = usable & (weights > 0) & jnp.isfinite(weights), weights != 0
+        valid, counted = valid & (weights > 0) & jnp.isfinite(weights), weights != 0
     return Examples(
         _with_gradient_where(probs, is_prediction),
-        jnp.where(possible, labels, 0).astype(jnp.int32),
+        jnp.where(valid_label, labels, 0).astype(jnp.int32),
         weights,
-        jnp.any(~usable & counted),
+        jnp.any(~valid & counted),
     )
 
 
 def are_probabilities(probs: Float[Array, "*rest classes"]) -> Bool[Array, "*rest"]:
-    """Return whether each row is not negative and sums to 1 as exactly as one that was rounded to 16 bits."""
+    """Return whether each row is non-negative and sums to 1 within the rounding errors of bfloat16."""
     tolerance = checks.tolerance(jnp.bfloat16)
     return (jnp.min(probs, axis=-1) >= 0) & (jnp.abs(jnp.sum(probs, axis=-1) - 1.0) <= tolerance)
 
 
-def nan_unless_measured(result: Any, broken: Bool[Array, ""], counted: Bool[Array, "n"]) -> Any:
-    """Return the result, a tree, or NaN for all of it if a row is broken or none counts."""
-    return times(result, nan_if(broken | ~jnp.any(counted)))
+def nan_if_invalid(result: Any, invalid: Bool[Array, ""], counted: Bool[Array, "n"]) -> Any:
+    """Return the result, a tree, or NaN for all of it if a row is invalid or none counts."""
+    return times(result, nan_if(invalid | ~jnp.any(counted)))
 
 
 def nan_if(condition: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:

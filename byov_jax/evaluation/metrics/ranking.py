@@ -26,7 +26,7 @@ def auroc(
 ) -> Float[Array, ""]:
     """Probability that a shifted sample scores higher than an in-distribution one; ties count one half.
 
-    These are not the `(labels, scores)` of scikit-learn: labels are refused.
+    These are not the `(labels, scores)` of scikit-learn: labels raise a ValueError.
 
     Args:
       inside: [n] floating-point scores of in-distribution samples.
@@ -174,7 +174,7 @@ def risk_coverage(
       labels: [n] integers from 0 to `classes - 1`.
       where: [n] booleans, False for rows to leave out, which may hold anything; None for all rows. The curve
         of the others fills the first points, the rest repeat its last. Inside jit the result is NaN if no row
-        is left, or if one has an impossible label or no probabilities.
+        is left, or if one has an invalid label or probabilities.
     """
     checks.predictions(probs, labels, where=where)
     return _risk_coverage(top_labels(probs, labels, where))

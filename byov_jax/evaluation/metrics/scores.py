@@ -33,7 +33,7 @@ def top_k(
       labels: [n] integers from 0 to `classes - 1`.
       k: from 1 to `classes`.
       where: [n] booleans, False for rows to leave out, which may hold anything; None for all rows. Inside
-        jit the result is NaN if no row is left, or if one has an impossible label or no probabilities.
+        jit the result is NaN if no row is left, or if one has an invalid label or probabilities.
     """
     checks.predictions(probs, labels, where=where)
     checks.integer("k", k, most=probs.shape[1])

@@ -1,6 +1,6 @@
 """The predicted class of each example: its confidence, and whether it is the label.
 
-Calibration errors and risk-coverage need no more than that of [n, classes] probabilities.
+All that calibration errors and risk-coverage need of [n, classes] probabilities.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from byov_jax.evaluation import checks
-from byov_jax.evaluation.metrics.examples import Mask, examples, nan_unless_measured
+from byov_jax.evaluation.metrics.examples import Mask, examples, nan_if_invalid
 from byov_jax.evaluation.metrics.scores import is_in_top_k
 
 AnyArray = Array | np.ndarray
@@ -24,24 +24,24 @@ class TopLabels(NamedTuple):
       confidence: [n], the highest probability.
       correct: [n], 1 where its class is the label, else 0.
       counted: [n], which rows count.
-      broken: whether a row that counts has no probabilities or no possible label.
+      invalid: whether a row that counts has invalid probabilities or label.
     """
 
     confidence: Float[AnyArray, "n"]
     correct: Float[AnyArray, "n"]
     counted: Bool[AnyArray, "n"]
-    broken: Bool[AnyArray, ""]
+    invalid: Bool[AnyArray, ""]
 
     def or_nan(self, result: Any) -> Any:
-        """Return the result, a tree, or NaN for all of it if a row is broken or none counts."""
-        return nan_unless_measured(result, jnp.asarray(self.broken), jnp.asarray(self.counted))
+        """Return the result, a tree, or NaN for all of it if a row is invalid or none counts."""
+        return nan_if_invalid(result, jnp.asarray(self.invalid), jnp.asarray(self.counted))
 
 
 def top_labels(probs: AnyArray, labels: AnyArray, where: Mask) -> TopLabels:
-    """Return the predicted classes of predictions that `checks.predictions` has seen.
+    """Return the predicted classes of predictions that have passed `checks.predictions`.
 
-    Values that it could read are reduced on the host as well: there argmax is ten times as fast as XLA's on a
-    CPU, and an array of NumPy is not copied to the device. The results are the same to the last bit.
+    Outside jit they are reduced on the host: argmax is ten times as fast there as with XLA on a CPU, and a
+    NumPy array is not copied to the device. The results are bitwise the same.
     """
     if checks.are_concrete(probs, labels, where):
         return _on_the_host(np.asarray(probs), np.asarray(labels), where)
@@ -56,7 +56,7 @@ def _on_the_host(probs: np.ndarray, labels: np.ndarray, where: Mask) -> TopLabel
         confidence=np.take_along_axis(probs, predicted[:, None], axis=1)[:, 0],
         correct=(predicted == labels).astype(dtype),
         counted=np.ones(len(probs), bool) if where is None else np.asarray(where),
-        broken=np.zeros((), bool),
+        invalid=np.zeros((), bool),
     )
 
 
@@ -64,4 +64,4 @@ def _on_the_host(probs: np.ndarray, labels: np.ndarray, where: Mask) -> TopLabel
 def _on_the_device(probs, labels, where) -> TopLabels:
     rows = examples(probs, labels, where)
     correct = is_in_top_k(1, rows.probs, rows.labels)
-    return TopLabels(jnp.max(rows.probs, axis=1), correct, rows.counted, rows.broken)
+    return TopLabels(jnp.max(rows.probs, axis=1), correct, rows.counted, rows.invalid)

@@ -13,7 +13,7 @@ def entropy(probs: Array | np.ndarray) -> Float[Array, "n"]:
     """Entropy `-sum_c p_i[c] log p_i[c]` of each prediction in nats, where `0 log 0 = 0`.
 
     Args:
-      probs: [n, classes] probabilities. Inside jit, a row that does not hold any has entropy NaN.
+      probs: [n, classes] probabilities. Inside jit, a row with invalid probabilities has entropy NaN.
     """
     checks.probabilities(probs, ("n", "classes"))
     return _entropy(probs)
@@ -25,7 +25,7 @@ def mutual_information(draws: Array | np.ndarray) -> Float[Array, "n"]:
     It is the entropy of the mean prediction minus the mean entropy of the draws.
 
     Args:
-      draws: [draws, n, classes] probabilities. Inside jit, an example without them in any draw gives NaN.
+      draws: [draws, n, classes] probabilities. Inside jit, an example with an invalid draw gives NaN.
     """
     checks.probabilities(draws, ("draws", "n", "classes"))
     return _mutual_information(draws)
@@ -35,7 +35,7 @@ def predictive_std(draws: Array | np.ndarray) -> Float[Array, "n"]:
     """Standard deviation over draws (ddof 0) of the probability of the class that their mean predicts.
 
     Args:
-      draws: [draws, n, classes] probabilities. Inside jit, an example without them in any draw gives NaN.
+      draws: [draws, n, classes] probabilities. Inside jit, an example with an invalid draw gives NaN.
     """
     checks.probabilities(draws, ("draws", "n", "classes"))
     return _predictive_std(draws)
@@ -65,7 +65,7 @@ def _predictive_std(draws):
 
 
 def _nan_unless_probabilities(probs):
-    """Return `probs` as float32 or wider, and a factor per row that is NaN where they are none."""
+    """Return `probs` as float32 or wider, and a factor per row that is NaN where they are invalid."""
     probs = checks.as_float(probs)
     return probs, nan_if(~are_probabilities(probs)).astype(probs.dtype)
 

@@ -1,4 +1,4 @@
-"""What the parts of an evaluation share: model, data, options, features, predictions, progress."""
+"""Shared state of the parts of an evaluation: model, data, options, features, predictions, progress."""
 
 import dataclasses
 import sys

@@ -68,7 +68,7 @@ def evaluate(
     return evaluator.result(other)
 
 
-class Memory:
+class InMemoryStorage:
     """The results of the parts, in memory."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Memory:
         return self._parts[part][1]
 
     def save_probe(self, model: Model) -> None:
-        """Keep a probe that was fitted; in memory there is no need to."""
+        """Do nothing: the model itself has the fitted probe."""
 
 
 class Evaluator:
@@ -96,7 +96,7 @@ class Evaluator:
 
     Attributes:
       model: with a probe, once a part was measured, unless it was trained with labels.
-      name: how messages and results call the model.
+      name: the name of the model in messages and results.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Evaluator:
         ood: Images | None = None,
         options: Options | None = None,
         progress: Progress | None = None,
-        storage: Memory | None = None,
+        storage: InMemoryStorage | None = None,
         name: str = "model",
         source: str = "",
     ) -> None:
@@ -126,7 +126,7 @@ class Evaluator:
         self.data = _in_memory_labels(data)
         self.options = options or Options()
         self.progress = progress or Progress(silent=True)
-        self.storage = storage or Memory()
+        self.storage = storage or InMemoryStorage()
         self._supervised, self._ood = supervised, ood
         self._identity = {
             "model": _digest_of(model),

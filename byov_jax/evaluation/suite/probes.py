@@ -13,7 +13,7 @@ from byov_jax.evaluation.suite.context import Context, linear_probes
 from byov_jax.evaluation.suite.results import Result
 
 NEIGHBOURS = (20, 200)
-MOST_PIXELS = 2**14
+MAX_PIXELS = 2**14
 """Raw pixels of larger images get no linear classifier."""
 
 
@@ -39,7 +39,7 @@ def measure_probes(context: Context) -> Result:
     others: dict[str, Callable[[Any], Any]] = {}
     if "untrained" in chosen:
         others["untrained"] = model.untrained().embed
-    if "pixels" in chosen and math.prod(data.train.image.shape[1:]) <= MOST_PIXELS:
+    if "pixels" in chosen and math.prod(data.train.image.shape[1:]) <= MAX_PIXELS:
         others["raw pixels"] = _pixels
     if blocks := context.options.blocks:
         others[f"last {blocks} blocks"] = lambda image: model.embed(image, blocks=blocks)

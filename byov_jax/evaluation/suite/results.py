@@ -11,6 +11,10 @@ Numbers = dict[str, Any]
 """JSON values."""
 
 
+RENAMED_SHIFTS = {"posterise": "posterize", "solarise": "solarize"}
+"""Names of shifts by those that they had until 0.1."""
+
+
 class Result(NamedTuple):
     """The numbers of a part, for evaluation.json, and the arrays behind its figures."""
 
@@ -35,6 +39,11 @@ class EvaluationResult(TypedDict):
     settings: dict[str, Numbers]
     missing: list[str]
     baseline: Baseline | None
+
+
+def with_present_names(numbers: Numbers) -> Numbers:
+    """Return the numbers of a part of any version with the present names of shifts."""
+    return {RENAMED_SHIFTS.get(name, name): value for name, value in numbers.items()}
 
 
 def plain(tree: Any) -> Any:

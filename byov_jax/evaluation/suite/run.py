@@ -9,8 +9,8 @@ from byov_jax import files
 from byov_jax.data.dataset import Dataset, Unlabelled
 from byov_jax.errors import RunError
 from byov_jax.evaluation.suite.context import Options, Progress
-from byov_jax.evaluation.suite.evaluator import Evaluator, Memory
-from byov_jax.evaluation.suite.results import Numbers
+from byov_jax.evaluation.suite.evaluator import Evaluator, InMemoryStorage
+from byov_jax.evaluation.suite.results import Numbers, with_present_names
 from byov_jax.model import Model, load, save_probe
 from byov_jax.training import build, run_directory
 
@@ -56,7 +56,7 @@ def write_result(run: Path, evaluator: Evaluator, baseline: Evaluator | None = N
     files.write_json(run / run_directory.EVALUATION, evaluator.result(baseline))
 
 
-class RunStorage(Memory):
+class RunStorage(InMemoryStorage):
     """Results in evaluation/PART.json and evaluation/PART.npz of a run directory."""
 
     def __init__(self, run: Path) -> None:
@@ -75,8 +75,11 @@ class RunStorage(Memory):
             found = files.read_json(self._folder / f"{part}.json")
         except RunError:
             return None
-        complete = {"settings", "numbers"} <= set(found) and (self._folder / f"{part}.npz").is_file()
-        return found if complete else None
+        numbers = found.get("numbers")
+        if "settings" not in found or not isinstance(numbers, dict):
+            return None
+        complete = (self._folder / f"{part}.npz").is_file()
+        return found | {"numbers": with_present_names(numbers)} if complete else None
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
         """Read the arrays of a part."""

@@ -102,9 +102,9 @@ def _correlation(run: Run, kind: str) -> str:
 def _title(run: Run) -> str:
     _, low, high = _interval(run, "spearman")
     if low > 0:
-        start = f"{run.name} tends to doubt the images that supervised BBB doubts"
+        start = f"{run.name} tends to be uncertain of images where supervised BBB is"
     elif high < 0:
-        start = f"{run.name} tends to be sure of the images that supervised BBB doubts"
+        start = f"{run.name} tends to be certain of images where supervised BBB is uncertain"
     else:
-        start = f"No sign that {run.name} doubts the images that supervised BBB doubts"
+        start = f"No evidence that the uncertainty of {run.name} correlates with that of supervised BBB"
     return f"{start}: rank correlation {_correlation(run, 'spearman')}"

@@ -37,10 +37,10 @@ def convergence(comparison: Comparison) -> Figure | None:
         kind="Draws",
         title=_title(run, first),
         caption=(
-            f"{images} test images; the probability of the class that all "
-            f"{len(first['draws'])} draws together favour, in {repeats} bootstrap repeats: "
-            "each picks draws with replacement and looks at the first K. Error: root mean square "
-            "distance to what all draws say, dashed: 1 point. Bands hold 95% of the repeats.",
+            f"{images} test images; the probability of the class that the mean "
+            f"of all {len(first['draws'])} draws predicts, in {repeats} bootstrap repeats: "
+            "each resamples the draws and takes the first K. Error: root mean square "
+            "difference from all draws, dashed: 1 point. Bands hold 95% of the repeats.",
             paper.CONVERGENCE,
         ),
         panels=(

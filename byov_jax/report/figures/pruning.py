@@ -49,9 +49,9 @@ def pruning(comparison: Comparison) -> Figure | None:
         kind="Pruning",
         title=_title(first),
         caption=(
-            f"{first.count('pruning', 'images')} test images, mean weights. Of every kernel of the "
-            "encoder the same share of weights is set to zero, and nothing is trained again but the "
-            "probe where it says so. At random is what any criterion has to beat.",
+            f"{first.count('pruning', 'images')} test images, mean weights. The same fraction of "
+            "every kernel of the encoder is set to zero without retraining; only the probe is refitted, "
+            "where stated. Random pruning is the baseline of any criterion.",
             paper.PRUNING,
             *_agreement(first),
         ),

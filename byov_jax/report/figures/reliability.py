@@ -37,7 +37,7 @@ def reliability(comparison: Comparison) -> Figure | None:
             curves[f"{baseline.name}, mean weights"] = (baseline_bins, plotting.BASELINE)
         legend |= {label: style for label, (_, style) in curves.items()}
         panels.append(Panel("Accuracy against confidence", _diagram(curves), run.name))
-        panels.append(Panel("Where the images are", _counts(curves), run.name))
+        panels.append(Panel("Images per bin", _counts(curves), run.name))
         shown.append(run)
     if not panels:
         return None
@@ -51,7 +51,8 @@ def reliability(comparison: Comparison) -> Figure | None:
         caption=(
             f"{images} test images in 15 bins of equal width by the probability of the "
             "predicted class; the area of a point grows with the number of its images. On the dashed "
-            "diagonal confidence is deserved; below it the model is too sure, above it too modest.",
+            "diagonal confidence equals accuracy; below it the model is overconfident, above it "
+            "underconfident.",
             f"The probabilities of {draws} draws are averaged. Self-supervised features are "
             "classified by a linear probe that was fitted to those of the mean weights.",
             paper.RELIABILITY,

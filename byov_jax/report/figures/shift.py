@@ -136,13 +136,15 @@ def _rows(run: Run, metric: str, by_mode: ByMode) -> list[dict[str, Any]]:
 def _title(run: Run, by_metric: Mapping[str, ByMode], baseline: Run) -> str:
     mode = "mc" if "mc" in by_metric["ece"] else "mean"
     gain = by_metric["ece"][mode][0]
-    better, surely = (int(np.sum(np.asarray(ends) > 0)) for ends in (gain.by_shift.value, gain.by_shift.low))
+    better, significantly = (
+        int(np.sum(np.asarray(ends) > 0)) for ends in (gain.by_shift.value, gain.by_shift.low)
+    )
     subject = f"{run.name} with draws" if mode == "mc" else run.name
     ends = formatting.interval(float(gain.overall.low), float(gain.overall.high), 2)
     value = formatting.signed(float(gain.overall.value))
     return (
         f"Under shift the ECE of {subject} gains {value} {ends} points on {baseline.name}: "
-        f"better under {better} of {len(shifts.NAMES)} shifts, beyond chance under {surely or 'none'}"
+        f"better under {better} of {len(shifts.NAMES)} shifts, significantly under {significantly or 'none'}"
     )
 
 

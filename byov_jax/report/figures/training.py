@@ -39,7 +39,7 @@ CURVES = (
     Curve("loss", "Loss with labels", "cross-entropy (nats)", supervised=True),
     Curve("probe", "Linear probe, held-out images", "accuracy (%)", is_share=True),
     Curve("knn", "Nearest neighbours, held-out images", "accuracy (%)", is_share=True),
-    Curve("embedding_std", "Spread of embeddings", "std (0 = collapsed, 1 = spread)"),
+    Curve("embedding_std", "Spread of embeddings", "std (0 = collapsed, 1 = uniform)"),
     Curve("kl_per_weight", "KL to the prior", "nats per weight"),
     Curve("beta", "Weight of the KL", "β"),
     Curve("temperature", "Temperature", "β N / Z (1 = exact posterior)"),
@@ -75,7 +75,7 @@ def training(comparison: Comparison) -> Figure | None:
         caption=(
             f"From {METRICS} of each run; a point is the mean of neighbouring lines where there are more "
             f"than {MAX_POINTS}.",
-            "The loss is the data term alone, without the KL. The linear probe learns beside the encoder, "
+            "The loss is the data term alone, without the KL. The linear probe is trained with the encoder, "
             "behind a stop-gradient; supervised runs show their own head. Neighbours are looked up among "
             "training images.",
             *(("Seeds of one setting look alike.",) if comparison.is_sweep else ()),
@@ -134,4 +134,4 @@ def _title(runs: Sequence[Run]) -> str:
             if len(y) > 1:
                 change = formatting.change(format_value(float(y[0])), format_value(float(y[-1])))
                 return f"{run.name}: {quantity} {change}"
-    return "How training went"
+    return "Training curves"

@@ -1,10 +1,27 @@
-"""Thousands of small classifiers, degenerate ones included, that any NumPy draws alike."""
+"""Predictions for tests of metrics: ten by hand, and thousands that any version of NumPy draws alike."""
 
 import functools
 
 import numpy as np
 
 COUNT, N, CLASSES, BINS = 2400, 64, 4, 16
+
+P = np.array(
+    [
+        [0.91, 0.05, 0.04],
+        [0.81, 0.14, 0.05],
+        [0.62, 0.28, 0.10],
+        [0.45, 0.35, 0.20],
+        [0.10, 0.85, 0.05],
+        [0.24, 0.71, 0.05],
+        [0.30, 0.52, 0.18],
+        [0.05, 0.03, 0.92],
+        [0.20, 0.15, 0.65],
+        [0.33, 0.31, 0.36],
+    ]
+)
+Y = np.array([0, 0, 1, 0, 1, 1, 2, 2, 2, 0])
+"""Ten predictions and labels, whose metrics are computed by hand."""
 
 
 @functools.cache

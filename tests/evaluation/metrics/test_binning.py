@@ -10,25 +10,9 @@ import pytest
 import scipy.integrate
 import scipy.special
 import scipy.stats
-from evaluation.metrics.cases import BINS, COUNT, N, all_cases
+from evaluation.metrics.cases import BINS, COUNT, N, P, Y, all_cases
 
 from byov_jax.evaluation import metrics
-
-P = np.array(
-    [
-        [0.91, 0.05, 0.04],
-        [0.81, 0.14, 0.05],
-        [0.62, 0.28, 0.10],
-        [0.45, 0.35, 0.20],
-        [0.10, 0.85, 0.05],
-        [0.24, 0.71, 0.05],
-        [0.30, 0.52, 0.18],
-        [0.05, 0.03, 0.92],
-        [0.20, 0.15, 0.65],
-        [0.33, 0.31, 0.36],
-    ]
-)
-Y = np.array([0, 0, 1, 0, 1, 1, 2, 2, 2, 0])
 
 
 def test_values_by_hand():
