@@ -238,8 +238,8 @@ def _draw_and_deviation(constrain, key, means, log_vars):
     # place of their noise would each be compiled, and a bias drawn again for every image. Nothing is fused
     # with the result of a condition, and XLA does not know that this one holds.
     word = jax.random.key_data(key).reshape(-1)[0]
-    zeros = {path: jnp.zeros(mean.shape, _wide(mean)) for path, mean in means.items()}
-    return jax.lax.cond(word != word + 1, draw, lambda: (means, zeros))
+    alike = {path: log_vars[path].astype(_wide(mean)) for path, mean in means.items()}
+    return jax.lax.cond(word != word + 1, draw, lambda: (means, alike))
 
 
 @jax.jit(inline=True)

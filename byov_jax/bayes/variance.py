@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import optax
 
 from byov_jax import ranges
-from byov_jax.bayes import stacks
 from byov_jax.bayes.posterior import Posterior, kl_gradient
 
 
@@ -76,7 +75,7 @@ def adam(
 ) -> VarianceRule:
     """Descend the gradient with Adam, the default rule: `gradient(optax.adam(...))`."""
     ranges.check(learning_rate=learning_rate, b1=b1, b2=b2)
-    return gradient(stacks.elementwise(optax.adam(learning_rate, b1=b1, b2=b2)))
+    return gradient(optax.adam(learning_rate, b1=b1, b2=b2))
 
 
 def fixed() -> VarianceRule:

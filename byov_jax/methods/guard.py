@@ -1,8 +1,7 @@
 """Skip and count, inside the compiled program, the steps whose values are not finite or whose loss spikes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -59,11 +58,3 @@ def check(
         reason=jnp.where(accepted, guard.reason, reason),
         average=jnp.where(accepted, average, guard.average),
     )
-
-
-def select(accepted: Bool[Array, ""], new: Any, old: Any) -> Any:
-    """Return the tree `new` if the step is accepted, else `old`."""
-    # XLA would copy a cheap predicate, with the sums that it is made of, into the fusion of every leaf: a
-    # program four times as large. It does not copy a square root.
-    accepted = jnp.sqrt(accepted.astype(jnp.float32)) > 0.5
-    return jax.tree.map(lambda new, old: jnp.where(accepted, new, old), new, old)

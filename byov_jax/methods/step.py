@@ -58,34 +58,37 @@ def make_step(
         kl_gradient = posterior.kl_gradient(state.posterior, *prior)
         total = jax.tree.map(lambda data, kl: data + beta / z * kl, gradient, kl_gradient)
 
-        updates, optimizer_state = optimizer.update(
-            total.mean, state.optimizer, state.posterior.mean, value=data.loss + beta * kl / z
-        )
-        evidence = Evidence(gradient.mean, gradient.log_var, *prior, kl_weight=beta / z)
-        log_var, variance_state = bayes.variance.update(evidence, state.variance, state.posterior)
-        q = Posterior(optax.apply_updates(state.posterior.mean, updates), log_var)
-
         gradient_norm = optax.tree.norm((total.mean, stacks.stack(total.log_var)))
         accepted, new_guard = guard.check(state.guard, data.loss, kl, gradient_norm, settings.spike)
-        new_state = State(
-            step=state.step,
-            posterior=q,
-            stats=stats,
-            teacher=teacher.update(state.teacher, q.mean, stats, tau, own=teacher_stats),
-            prior=bayes.prior.update(state.prior, state.teacher.params, q.mean, tau),
-            optimizer=optimizer_state,
-            variance=variance_state,
-            online=online_probe.update(state.online, probe_gradient),
-            guard=new_guard,
-        )
+
+        def update() -> State:
+            updates, optimizer_state = optimizer.update(
+                total.mean, state.optimizer, state.posterior.mean, value=data.loss + beta * kl / z
+            )
+            evidence = Evidence(gradient.mean, gradient.log_var, *prior, kl_weight=beta / z)
+            log_var, variance_state = bayes.variance.update(evidence, state.variance, state.posterior)
+            mean = optax.apply_updates(state.posterior.mean, updates)
+            return State(
+                step=state.step,
+                posterior=Posterior(mean, log_var),
+                stats=stats,
+                teacher=teacher.update(state.teacher, mean, stats, tau, own=teacher_stats),
+                prior=bayes.prior.update(state.prior, state.teacher.params, mean, tau),
+                optimizer=optimizer_state,
+                variance=variance_state,
+                online=online_probe.update(state.online, probe_gradient),
+                guard=state.guard,
+            )
+
         # A rejected step leaves all but the step number and the counters as they were.
-        new_state = guard.select(accepted, new_state, state)._replace(step=state.step + 1, guard=new_guard)
+        new_state = jax.lax.cond(accepted, update, lambda: state)
+        new_state = new_state._replace(step=state.step + 1, guard=new_guard)
         kl_terms = _kl_terms(state.posterior, prior, kl, beta, z, bayes.dataset_size)
         return new_state, Info(
             loss=data.loss,
             metrics=data.metrics,
             embedding_std=None if data.embedding is None else objectives.embedding_std(data.embedding),
-            learning_rate=learning_rate(optimizer_state),
+            learning_rate=learning_rate(new_state.optimizer),
             tau=tau,
             gradient_norm=gradient_norm,
             skipped=new_guard.skipped,
