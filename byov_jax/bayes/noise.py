@@ -15,7 +15,7 @@ from jax.extend import random as generators
 from jaxtyping import Array
 
 ROW = 1024
-"""Numbers of one leaf in a row of the loop."""
+"""Numbers of one leaf in a row of the loop; fewer if all leaves are smaller."""
 
 ROWS = 256
 """Maximum number of rows in one iteration, which the device makes in parallel."""
@@ -51,18 +51,19 @@ def normal(
 def _in_rows(keys: Array, shapes: list[tuple[int, ...]], dtype) -> list[Array]:
     """Draw in one loop, over rows that each belong to one leaf."""
     sizes = [math.prod(shape) for shape in shapes]
-    first = np.concatenate([[0], np.cumsum([-(-size // ROW) for size in sizes])])
+    width = min(ROW, max(1, *sizes))
+    first = np.concatenate([[0], np.cumsum([-(-size // width) for size in sizes])])
     iterations = max(2, -(-first[-1] // ROWS))  # XLA would dissolve a loop of one
     rows = -(-first[-1] // iterations)
 
     def some_rows(iteration):
         row = iteration * rows + jnp.arange(rows)
         leaf = jnp.sum(row[:, None] >= first[None, 1:-1], axis=1)
-        start = (row - jnp.asarray(first)[leaf]) * ROW
-        return jax.vmap(lambda key: jax.random.normal(key, (ROW,), dtype))(_starting_at(start, keys[leaf]))
+        start = (row - jnp.asarray(first)[leaf]) * width
+        return jax.vmap(lambda key: jax.random.normal(key, (width,), dtype))(_starting_at(start, keys[leaf]))
 
     flat = jax.lax.map(some_rows, jnp.arange(iterations)).reshape(-1)
-    begins = first[:-1] * ROW
+    begins = first[:-1] * width
     return [
         flat[begin : begin + size].reshape(shape)
         for begin, size, shape in zip(begins, sizes, shapes, strict=True)

@@ -69,5 +69,19 @@ def test_the_original_threefry():
         assert_same(noise.normal(jax.random.key(2), leaves()), one_by_one(jax.random.key(2)))
 
 
+def test_small_leaves_are_not_padded_to_a_row():
+    """A thousand draws of a toy network draw a thousand times its weights, not a thousand rows for each leaf."""
+    small = {path: leaf for path, leaf in leaves().items() if leaf.size < 5}
+
+    def drawn(key):
+        return noise.normal(key, small)
+
+    expected = one_by_one(jax.random.key(5))
+    assert_same(drawn(jax.random.key(5)), {path: expected[path] for path in small})
+    made = jax.make_jaxpr(drawn)(jax.random.key(5)).jaxpr.eqns
+    shapes = [var.aval.shape for step in made for var in step.outvars]
+    assert max(np.prod(shape) for shape in shapes) < 100
+
+
 def test_no_leaves():
     assert noise.normal(jax.random.key(0), {}) == {}
