@@ -70,7 +70,7 @@ def test_the_original_threefry():
 
 
 def test_small_leaves_are_not_padded_to_a_row():
-    """A thousand draws of a toy network draw a thousand times its weights, not a thousand rows for each leaf."""
+    """A thousand draws of a toy network make a thousand times its weights, not rows of a thousand numbers."""
     small = {path: leaf for path, leaf in leaves().items() if leaf.size < 5}
 
     def drawn(key):
