@@ -91,6 +91,8 @@ def prepare(arguments: argparse.Namespace) -> list[Job]:
             key = repr((config.data, build.views(config).first.size))
             if key not in loaded:
                 loaded[key] = build.dataset(config)
+                if loaded[key].description:
+                    print(f"{config.data.source}: {loaded[key].description}", flush=True)
             data = loaded[key]
             if isinstance(data, Unlabelled):
                 raise RunError(

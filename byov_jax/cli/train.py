@@ -69,6 +69,8 @@ def prepare(arguments: argparse.Namespace) -> tuple[Config, AnyDataset]:
 def train(config: Config, data: AnyDataset, workdir: Path, arguments: argparse.Namespace) -> int:
     """Train behind a progress bar."""
     processes.run_on_main(lambda: run_directory.create_or_open(workdir, config))
+    if data.description and processes.is_main():
+        print(f"{config.data.source}: {data.description}", flush=True)
     steps, first = config.steps, store.latest_step(workdir / run_directory.CHECKPOINTS) or 0
     if first and processes.is_main():
         print(

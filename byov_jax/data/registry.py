@@ -26,9 +26,9 @@ def open_dataset(source: str) -> SourceDataset:
 
     Args:
       source: "fashion_mnist" for the embedded subset; "tfds:NAME" for a data set prepared by tfds; a folder
-        of images, `train/CLASS/*.jpg` or unlabelled (see `folder.find_files`); a folder written by
-        `byov prepare`, with the original tar files of ImageNet, or with IDX files (see `idx.load`);
-        or an .npz file (see `npz.load`).
+        of images, `train/CLASS/*.jpg`, `CLASS/*.jpg` or unlabelled (see `folder.find_files`); a folder
+        written by `byov prepare`, with the original tar files of ImageNet, or with IDX files (see
+        `idx.load`); or an .npz file (see `npz.load`).
     """
     path = Path(source)
     if source == EMBEDDED:

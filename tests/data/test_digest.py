@@ -33,6 +33,21 @@ def test_the_same_images_elsewhere_or_packed_are_the_same(folder, tmp_path):
     assert len(digest(folder)) == 16
 
 
+def test_class_folders_without_train_are_the_same_elsewhere_or_packed(folder, tmp_path):
+    shutil.copytree(folder / "train", tmp_path / "classes")
+    shutil.copytree(tmp_path / "classes", tmp_path / "other" / "classes")
+    opened = registry.open_dataset(str(tmp_path / "classes"))
+    convert.convert(opened, tmp_path / "prepared", name="classes", shard_size=5)
+    before = digest(tmp_path / "classes")
+    assert digest(tmp_path / "other" / "classes") == digest(tmp_path / "prepared") == before
+    prepared = registry.load_dataset(str(tmp_path / "prepared"), loader="stream", size=8)
+    assert prepared.classes == photos.CLASSES
+    assert prepared.description == f"{opened.description}; prepared"
+    one, *_ = sorted((tmp_path / "classes" / photos.CLASSES[0]).iterdir())
+    one.rename(tmp_path / "classes" / photos.CLASSES[1] / one.name)
+    assert digest(tmp_path / "classes") != before
+
+
 @pytest.mark.parametrize("change", ["added", "removed", "renamed", "of another class", "in the test set"])
 def test_other_images_are_others(change, folder):
     before = digest(folder)

@@ -142,10 +142,14 @@ def _orientation(image: bytes) -> int:
     """Return the EXIF orientation of a JPEG; Pillow parses it only if there is an APP1 segment."""
     position = 2
     while image[position : position + 1] == b"\xff" and image[position + 1 : position + 2] != b"\xda":
-        if image[position + 1 : position + 2] == b"\xe1":
+        marker = image[position + 1 : position + 2]
+        if marker == b"\xe1":
             with Image.open(io.BytesIO(image), formats=["JPEG"]) as opened:
                 return opened.getexif().get(ExifTags.Base.Orientation, 1)
-        position += 2 + int.from_bytes(image[position + 2 : position + 4], "big")
+        if marker == b"\xff":  # any number of them may precede a marker
+            position += 1
+        else:
+            position += 2 + int.from_bytes(image[position + 2 : position + 4], "big")
     return 1
 
 

@@ -17,8 +17,8 @@ TESTS = ("test", "val", "validation")
 """Names of the folder with the test images, in order of preference."""
 
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-LABELLED_SHARE, UNLABELLED_SHARE = 5, 10
-"""Without a test folder, one image in this many is held out."""
+CLASS_SHARE, SHARE = 5, 10
+"""Without a test folder, one image in this many is held out: of train/CLASS/, and of other folders."""
 
 
 class Files(NamedTuple):
@@ -71,19 +71,19 @@ class FolderSource:
 def find_files(folder: Path) -> Files:
     """List the images in `folder`, sorted by class and path.
 
-    With labels: train/CLASS/ and test/CLASS/ (or val/, validation/), at any depth below the class folder.
-    Without: train/ itself, or any depth below `folder` if it has no train/. Without a test folder, some
-    images are held out: see `held_out`.
+    With labels: train/CLASS/ and test/CLASS/ (or val/, validation/), or CLASS/ if there is no train/; at any
+    depth below the class folder. Without: train/ itself, or any depth below `folder` if it has neither train/
+    nor class folders (see `_has_classes`). Without a test folder, some images are held out: see `held_out`.
     """
     train, test = _splits(folder)
-    classes = _class_names(train) if train != folder else []
+    classes = _class_names(train) if train != folder or _has_classes(folder) else []
     groups = [_images(train / name) for name in classes] or [_images(train)]
     each = " of each class" if classes else ""
     if test is not None:
         held = _test_groups(test, train, classes) if classes else [_images(test)]
         description = f"test images from {test.name}/"
     else:
-        share = LABELLED_SHARE if classes else UNLABELLED_SHARE
+        share = CLASS_SHARE if classes and train != folder else SHARE
         prefix = f"{train}{os.sep}"
         flags = [held_out([path.removeprefix(prefix) for path in paths], share) for paths in groups]
         held = [list(compress(paths, out)) for paths, out in zip(groups, flags, strict=True)]
@@ -141,6 +141,13 @@ def _splits(folder: Path) -> tuple[Path, Path | None]:
             f"{printable(folder)} has {split}/ but no {TRAIN}/: name the folder to train on {TRAIN}"
         )
     return folder, None
+
+
+def _has_classes(folder: Path) -> bool:
+    """Return whether a folder without train/ has class folders: two or more, and no images next to them."""
+    entries = _entries(folder)
+    files = [entry.name for entry in entries if not entry.is_dir()]
+    return len(entries) - len(files) > 1 and not any(name.lower().endswith(SUFFIXES) for name in files)
 
 
 def _class_names(split: Path) -> list[str]:

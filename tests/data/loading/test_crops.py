@@ -144,6 +144,13 @@ def test_crops_are_cut_from_the_upright_image(orientation):
         assert difference(crop, reference(cut)) < 2.5
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_central_crop_is_that_of_the_upright_image(orientation):
+    content = oriented(Image.fromarray(smooth(300, 200)), orientation)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    assert difference(crops.central_crop(content, SIZE), crops.central_crop(np.asarray(upright), SIZE)) < 2.5
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (3, 2), (900, 1400), (40, 2000), (2, 60_000)])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_tiny_huge_and_odd_images(shape, kind):

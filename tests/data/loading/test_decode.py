@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 
 from byov_jax.data.loading import decode
@@ -150,6 +151,104 @@ def test_exif_orientation_of_a_jpeg_that_is_resized(orientation):
     found = decode.decode_pixels(encoded(Image.fromarray(stored), "JPEG", exif=exif, quality=95), resize=8)
     corners = TURNED[orientation](np.array([[250, 0], [0, 0]]))
     np.testing.assert_allclose(found[1::5, 1::5, 0], corners, atol=20)
+
+
+def photo(orientation: int, kind: str = "JPEG", mode: str = "RGB", **options) -> bytes:
+    """Four colours in 128x192 pixels; the JPEGs of all orientations hold the same coefficients."""
+    colours = np.array([[[250, 0, 0], [0, 250, 0], [0, 0, 250]], [[0, 0, 0], [90, 90, 90], [250, 250, 0]]])
+    stored = np.repeat(np.repeat(colours.astype(np.uint8), 64, 0), 64, 1)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(Image.fromarray(stored).convert(mode), kind, exif=exif, **options).getvalue()
+
+
+UPRIGHT = {
+    "JPEG": {"quality": 95},
+    "progressive": {"quality": 95, "progressive": True},
+    "MPO": {"kind": "MPO", "quality": 95},
+    "gray": {"mode": "L"},
+    "CMYK": {"mode": "CMYK"},
+    "PNG": {"kind": "PNG"},
+    "TIFF": {"kind": "TIFF"},
+    "WEBP": {"kind": "WEBP", "lossless": True},
+}
+"""Images that simplejpeg decodes when they are streamed, the first four, and those left to Pillow."""
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+@pytest.mark.parametrize("kind", UPRIGHT)
+def test_exif_orientation_in_memory_and_streamed(kind, orientation):
+    content, plain = (photo(value, **UPRIGHT[kind]) for value in (orientation, 1))
+    expected = TURNED[orientation](decode.decode_pixels(io.BytesIO(plain)))
+    np.testing.assert_array_equal(decode.decode_pixels(io.BytesIO(content)), expected)
+    opened = decode.open_image(content)
+    assert (opened.height, opened.width) == expected.shape[:2]
+    np.testing.assert_array_equal(
+        opened.decode(1, 1), TURNED[orientation](decode.open_image(plain).decode(1, 1))
+    )
+    np.testing.assert_allclose(
+        opened.decode(1, 1), np.broadcast_to(expected, (*expected.shape[:2], 3)), atol=4
+    )
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_exif_orientation_of_a_jpeg_that_is_decoded_smaller(factor, orientation):
+    content, plain = photo(orientation, quality=95), photo(1, quality=95)
+    found = decode.open_image(content).decode(128, 128 // factor)
+    assert sorted(found.shape[:2]) == [128 // factor, 192 // factor]
+    np.testing.assert_array_equal(
+        found, TURNED[orientation](decode.open_image(plain).decode(128, 128 // factor))
+    )
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+def test_exif_orientation_of_a_jpeg_that_simplejpeg_refuses(orientation):
+    content, plain = (
+        photo(value, quality=95)[:-2] + b"\0\1\2\3" * 10 + b"\xff\xd9" for value in (orientation, 1)
+    )
+    with pytest.raises(ValueError, match="extraneous bytes"):
+        simplejpeg.decode_jpeg(content)
+    expected = TURNED[orientation](decode.decode_pixels(io.BytesIO(plain)))
+    np.testing.assert_array_equal(decode.open_image(content).decode(1, 1), expected)
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+def exif_segment(orientation: int) -> bytes:
+    entry = b"\x12\x01\x03\0\x01\0\0\0" + bytes([orientation, 0, 0, 0])
+    return segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0\x01\0" + entry + bytes(4))
+
+
+@pytest.mark.parametrize(
+    ("inserted", "turned"),
+    [
+        (exif_segment(6), True),
+        (b"\xff\xff\xff" + exif_segment(6), True),  # a marker may be preceded by fill bytes
+        (segment(0xFE, b"a comment") + exif_segment(6), True),
+        (segment(0xE1, b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'), True),
+        (b"\xff\xff\xff", False),
+        (segment(0xE1, b"Exif\0\0"), False),
+        (segment(0xE1, b"Exif\0\0garbage"), False),
+        (exif_segment(0), False),
+        (exif_segment(9), False),
+        (segment(0xFE, exif_segment(6)), False),  # within a comment
+    ],
+)
+def test_the_orientation_is_found_where_pillow_finds_it(inserted, turned):
+    content = encoded(Image.fromarray(RGB), "JPEG").getvalue()
+    content = content[:2] + inserted + content[2:]
+    shape = (4, 5, 3) if turned else (5, 4, 3)
+    assert decode.decode_pixels(io.BytesIO(content)).shape == shape
+    assert decode.open_image(content).decode(1, 1).shape == shape
+
+
+def test_a_jpeg_without_exif_is_not_opened_by_pillow(monkeypatch):
+    content = encoded(Image.fromarray(RGB), "JPEG").getvalue()
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow opened it"))
+    assert decode.open_image(content).decode(1, 1).shape == RGB.shape
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from byov_jax.cli import train
 from byov_jax.data import registry
 from byov_jax.data.dataset import Dataset, Unlabelled
 from byov_jax.data.loading import decoded_array
@@ -29,7 +30,7 @@ def write_all(root, *names):
 
 
 def values(images) -> list[int]:
-    return images.image[:, 0, 0, 0].tolist()
+    return images.image[:][:, 0, 0, 0].tolist()
 
 
 def refusal(root, **options) -> str:
@@ -134,6 +135,77 @@ def test_an_only_image_is_for_training(tmp_path):
     assert found.test.label.tolist() == [1]
 
 
+def write_photos(root) -> Path:
+    """Class folders without train/: 60 cats, 40 dogs of which some lie deeper, and a single fox."""
+    names = [f"cat/{i:02}.png" for i in range(60)]
+    names += [f"dog/{'deep/er/' * (i % 2)}{i:02}.png" for i in range(40)]
+    return write_all(root, *names, "fox/1.png")
+
+
+@pytest.mark.parametrize("loader", ["memory", "stream"])
+def test_class_folders_without_train_keep_their_labels(tmp_path, loader):
+    root = write_photos(tmp_path)
+    found = registry.load_dataset(str(root), loader=loader, size=2)
+    assert isinstance(found, Dataset)
+    assert found.classes == ("cat", "dog", "fox")
+    for images in (found.train, found.test):
+        names = np.array(["cat", "dog", "fox"])[np.array(images.label)]
+        expected = ["cat" if value < 60 else "dog" if value < 100 else "fox" for value in values(images)]
+        assert names.tolist() == expected
+    assert sorted(values(found.train) + values(found.test)) == list(range(101))
+    assert 2 in found.train.label  # the only fox
+    assert (
+        found.description == "3 classes; test images: one in 10 of each class, held out by a hash of the path"
+    )
+
+
+def test_of_class_folders_without_train_a_tenth_is_held_out_by_the_path(tmp_path):
+    found = folder.find_files(write_photos(tmp_path))
+    names = [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*.png"))]
+    groups = [[name for name in names if name.startswith(kind)] for kind in ("cat", "dog")]
+    expected = [
+        name for group in groups for name, out in zip(group, folder.held_out(group, 10), strict=True) if out
+    ]
+    assert [os.path.relpath(path, tmp_path) for path in found.test] == expected
+    assert {name[:3] for name in expected} == {"cat", "dog"}
+    for i in range(60, 90):
+        write(tmp_path / f"cat/{i}.png")
+    after = folder.find_files(tmp_path)
+    assert set(found.train) <= set(after.train)
+    assert set(found.test) <= set(after.test)
+
+
+def test_each_class_without_train_has_a_test_image_if_it_has_two(tmp_path):
+    names = [f"{letter}/{i}.png" for letter in string.ascii_lowercase for i in range(2)]
+    found = folder.find_files(write_all(tmp_path, *names))
+    assert found.train_label == found.test_label == list(range(26))
+
+
+def test_class_folders_without_train_may_not_change(tmp_path):
+    root = write_all(tmp_path / "photos", "a/1.png", "a/2.png", "b/1.png")
+    os.utime(root, (1, 1))
+    found = registry.open_dataset(str(root)).train
+    assert found.changed_folder() is None
+    (root / "c").mkdir()
+    assert found.changed_folder() == str(root)
+
+
+def test_images_next_to_folders_have_no_labels(tmp_path):
+    write_all(tmp_path, "cat/1.png", "dog/1.png", "3.png")
+    assert isinstance(registry.load_dataset(str(tmp_path)), Unlabelled)
+
+
+def test_training_says_how_the_test_images_were_chosen(tmp_path, capsys, monkeypatch):
+    root = write_photos(tmp_path / "photos")
+    monkeypatch.setattr(
+        train.trainer, "train", lambda config, *_, **__: train.trainer.TrainResult(config.steps, 0)
+    )
+    arguments = ["--config=folder:byol", f"--config.data.source={root}", "--config.batch_size=8"]
+    assert train.main([*arguments, f"--workdir={tmp_path / 'run'}", "--compilation_cache=off"]) == 0
+    line = f"{root}: 3 classes; test images: one in 10 of each class, held out by a hash of the path"
+    assert capsys.readouterr().out.splitlines()[0] == line
+
+
 @pytest.mark.parametrize("place", ["", "some/where/", "train/"])
 def test_without_classes_there_are_no_labels(tmp_path, place):
     write_all(tmp_path, *(f"{place}{i:02}.png" for i in range(40)))
@@ -206,6 +278,7 @@ def test_an_empty_folder_is_refused(tmp_path, folders, message):
         (["train/a/1.png", "train/b/1.png", "test/a/1.png"], "test/b", "ROOT/test/b holds no images, "),
         (["train/a/1.png"], "test", "ROOT/test holds no images, "),
         (["train/1.png"], "val", "ROOT/val holds no images, "),
+        (["a/1.png", "a/2.png"], "b", "ROOT/b holds no images, "),
     ],
 )
 def test_an_empty_class_or_test_folder_is_refused(tmp_path, names, empty, message):
@@ -233,6 +306,7 @@ def test_an_empty_class_or_test_folder_is_refused(tmp_path, names, empty, messag
             ["train/a/1.png", "test/1.png"],
             "ROOT/test holds images, ROOT/train class folders: sort the test images into the same",
         ),
+        (["a/1.png", "b/1.png"], "ROOT has one image of each class and none to hold out: "),
         (["train/a/1.png", "train/b/1.png"], "ROOT/train has one image of each class and none to hold out: "),
         (["1.png"], "ROOT has one image and none to hold out: add images"),
     ],
@@ -256,6 +330,14 @@ def test_other_files_among_images_are_refused(tmp_path, name):
     (tmp_path / "train/a/zoo.txt").touch()
     assert refusal(tmp_path).startswith(f"ROOT/train/a/{name} and 1 more: not an image file")
     assert refusal(tmp_path / "train/a").startswith(f"ROOT/{name} and 1 more: not an image file")
+
+
+def test_other_files_next_to_class_folders_are_refused(tmp_path):
+    write_all(tmp_path, "a/1.png", "a/2.png", "b/1.png")
+    (tmp_path / "README.txt").touch()
+    assert refusal(tmp_path) == (
+        "ROOT/README.txt is next to class folders (a): move it into the folder of its class, or out"
+    )
 
 
 def test_a_pipe_is_no_image(tmp_path):
