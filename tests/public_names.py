@@ -347,6 +347,7 @@ EXAMPLES = {
     "images.normalize": lambda: lambda: images.normalize(X, (0.2,), (0.3,)),
     "images.image_keys": lambda: lambda: images.image_keys(KEY, jnp.arange(4)),
     "images.augment": _augment,
+    "images.center_crops": lambda: lambda: images.center_crops(KEY, BATCH.image),
     "images.Views.__call__": _views(lambda keys: images.small_gray(8)(keys, BATCH.image)),
     "images.imagenet": _views(lambda keys: images.imagenet(8)(keys, COLOR)),
     "images.small_color": _views(lambda keys: images.small_color(8)(keys, COLOR)),

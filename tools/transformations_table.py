@@ -184,6 +184,14 @@ def _scores(seed: int) -> tuple:
     )
 
 
+def _retrieval(seed: int) -> tuple:
+    """Return features with exact cosines, ties and a duplicate; labels and uncertainties."""
+    rng = np.random.default_rng(seed)
+    features = rng.permuted(np.tile(np.array([1, 1, -1, -1, 0, 0], np.float32), (N, 1)), axis=1)
+    features[1] = features[0]
+    return features, rng.integers(0, CLASSES, N).astype(np.int32), _scores(seed)[0]
+
+
 def _accumulated(probs: Any, labels: Any) -> metrics.Calibration:
     return metrics.Calibration.init(CLASSES).update(probs, labels)
 
@@ -252,7 +260,10 @@ EXAMPLES: dict[str, Example] = {
         f"metrics.{name}": (getattr(metrics, name), _draws)
         for name in ("mutual_information", "predictive_std")
     },
+    "metrics.crop_test": (metrics.crop_test, lambda seed: tuple(scores[:N] for scores in _scores(seed))),
     "metrics.entropy": (metrics.entropy, lambda seed: _predictions(seed)[:1]),
+    "metrics.r_auroc": (metrics.r_auroc, _retrieval),
+    "metrics.recall_at_1": (metrics.recall_at_1, lambda seed: _retrieval(seed)[:2]),
     "metrics.risk_coverage": (metrics.risk_coverage, _predictions),
     "metrics.top_k": (lambda probs, labels: metrics.top_k(probs, labels, 2), _predictions),
     "metrics.Calibration.update": (_accumulated, _predictions),

@@ -1,5 +1,6 @@
 """Image augmentations and distribution shifts: pure functions (key, images) -> images, run on the device."""
 
+from byov_jax.images.crops import center_crops as center_crops
 from byov_jax.images.ops import normalize as normalize
 from byov_jax.images.ops import to_float as to_float
 from byov_jax.images.views import View as View
@@ -14,6 +15,7 @@ __all__ = [
     "View",
     "Views",
     "augment",
+    "center_crops",
     "image_keys",
     "imagenet",
     "normalize",

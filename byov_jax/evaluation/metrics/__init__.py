@@ -1,4 +1,7 @@
-"""Accuracy, calibration and uncertainty of class probabilities: one-shot functions and an accumulator."""
+"""Accuracy, calibration and uncertainty, of class probabilities and of a representation.
+
+One-shot functions, and an accumulator for probabilities.
+"""
 
 from byov_jax.evaluation.metrics.binning import ReliabilityBins as ReliabilityBins
 from byov_jax.evaluation.metrics.binning import adaptive_ece as adaptive_ece
@@ -12,6 +15,9 @@ from byov_jax.evaluation.metrics.ranking import aupr as aupr
 from byov_jax.evaluation.metrics.ranking import auroc as auroc
 from byov_jax.evaluation.metrics.ranking import fpr95 as fpr95
 from byov_jax.evaluation.metrics.ranking import risk_coverage as risk_coverage
+from byov_jax.evaluation.metrics.retrieval import crop_test as crop_test
+from byov_jax.evaluation.metrics.retrieval import r_auroc as r_auroc
+from byov_jax.evaluation.metrics.retrieval import recall_at_1 as recall_at_1
 from byov_jax.evaluation.metrics.scores import BrierDecomposition as BrierDecomposition
 from byov_jax.evaluation.metrics.scores import brier as brier
 from byov_jax.evaluation.metrics.scores import brier_decomposition as brier_decomposition
@@ -32,6 +38,7 @@ __all__ = [
     "auroc",
     "brier",
     "brier_decomposition",
+    "crop_test",
     "ece",
     "entropy",
     "fpr95",
@@ -39,6 +46,8 @@ __all__ = [
     "mutual_information",
     "nll",
     "predictive_std",
+    "r_auroc",
+    "recall_at_1",
     "reliability_bins",
     "risk_coverage",
     "top_k",
