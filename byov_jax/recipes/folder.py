@@ -3,8 +3,8 @@ r"""A vision transformer on your own images.
     byov train --config=folder:byov \
         --config.data.source=FOLDER --workdir=runs/mine
 
-FOLDER holds train/CLASS/*.jpg and, if you like, test/CLASS/*.jpg; or images without labels, in any
-arrangement. They are resized to 64 pixels (`--config.data.resize=96 --config.views.size=96`) and kept in
+FOLDER holds CLASS/*.jpg, or train/CLASS/*.jpg and, if you like, test/CLASS/*.jpg; or images without labels
+(docs/data.md). They are resized to 64 pixels (`--config.data.resize=96 --config.views.size=96`) and kept in
 memory. Variants: byol, byov and, with labels, supervised, supervised_bbb; Bayesian ones with a prior and a
 part of the weights after a dash, such as byov-teacher_mean-no_conv.
 

@@ -271,5 +271,5 @@ class Config(Section):
         if self.traits.supervised and not self.data.classes:
             raise ConfigError(
                 f"config.method={self.method!r} needs labels, and {self.data.source} has none: "
-                "choose byol or byov, or arrange the images as train/CLASS/*.jpg"
+                "choose byol or byov, or arrange the images as CLASS/*.jpg"
             )
