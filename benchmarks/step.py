@@ -4,8 +4,8 @@
 
 For each case both steps are compiled, then run alternately in one process; the ratio is the median over pairs
 of consecutive runs, which cancels drifts of the machine's speed. Compilation is measured in CPU seconds, the
-median of three, and by the instructions of the optimised program. Both are whole training steps with the same
-views, network and optimizer (AdamW); BYOV adds the weight draw, the KL and the log-variances' update.
+median of several, and by the instructions of the optimised program. Both are whole training steps with the
+same views, network and optimizer (AdamW); BYOV adds the weight draw, the KL and the log-variances' update.
 """
 
 import argparse
@@ -61,9 +61,6 @@ CASES = {
 }
 
 
-COMPILATIONS = 3
-
-
 class Compiled(NamedTuple):
     """A compiled step and its state, the CPU seconds that it took, its instructions and temporary memory."""
 
@@ -81,12 +78,15 @@ def main() -> None:
     )
     parser.add_argument("--case", action="append", choices=list(CASES), help="which cases (default: all)")
     parser.add_argument("--repeats", type=int, default=15, help="timed pairs of steps per case (default: 15)")
+    parser.add_argument("--compilations", type=int, default=3, help="of each step (default: 3)")
     parser.add_argument("--json", metavar="FILE", help="also write the result to this file")
     arguments = parser.parse_args()
-    if arguments.repeats < 1:
-        parser.error(f"--repeats={arguments.repeats} must be at least 1")
+    for name in ("repeats", "compilations"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name}={getattr(arguments, name)} must be at least 1")
 
-    result = {name: measure(CASES[name], arguments.repeats) for name in arguments.case or CASES}
+    counts = arguments.repeats, arguments.compilations
+    result = {name: measure(CASES[name], *counts) for name in arguments.case or CASES}
     text = json.dumps(result, indent=2)
     print(text)
     if arguments.json:
@@ -94,7 +94,7 @@ def main() -> None:
             file.write(text + "\n")
 
 
-def measure(case: Case, repeats: int) -> dict[str, Any]:
+def measure(case: Case, repeats: int, compilations: int) -> dict[str, Any]:
     """Compile both steps and time them alternately."""
     batch = byov.Batch(jax.device_put(np.random.default_rng(0).integers(0, 256, case.shape, np.uint8)))
     optimizer = byov.optimizers.adamw(1e-3)
@@ -105,7 +105,7 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
         ),
     }
     key = jax.random.key(0)
-    steps = {name: compiled(method, batch, key) for name, method in methods.items()}
+    steps = {name: compiled(method, batch, key, compilations) for name, method in methods.items()}
     states = {name: step.state for name, step in steps.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(repeats + 1):
@@ -138,11 +138,11 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     }
 
 
-def compiled(method: byov.methods.Method, batch: byov.Batch, key: jax.Array) -> Compiled:
-    """Compile a step ahead of time, with its state donated."""
+def compiled(method: byov.methods.Method, batch: byov.Batch, key: jax.Array, times: int) -> Compiled:
+    """Compile a step ahead of time, with its state donated, a number of times."""
     state = method.init(key, batch)
     seconds = []
-    for _ in range(COMPILATIONS):
+    for _ in range(times):
         jax.clear_caches()  # or the second compilation would be none
         lowered = jax.jit(method.step, donate_argnums=0).lower(state, batch, key)
         start = time.process_time()

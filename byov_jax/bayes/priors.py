@@ -106,7 +106,7 @@ def teacher_moments(floor: float = 1e-8) -> Prior:
 
     As training settles, the means move less and `Sigma_T` shrinks faster than sigma can follow, so that the
     KL grows: to 50 nats per weight and 15 times the data term in 600 steps. `floor=exp(-10)`, the initial
-    variance, bounds it; a training warns when the KL outweighs the data term.
+    variance, bounds it; a training warns when the KL has grown and outweighs the data.
 
     Args:
       floor: minimum prior variance; without it, the variance of a mean that stops moving vanishes.

@@ -24,7 +24,10 @@ COLLAPSED = 0.05
 
 
 OUTWEIGHED = 3.0
-"""A weighted KL above this multiple of the data term leaves little of the data."""
+"""A weighted KL above this multiple of the data term leaves little of the data, if it has grown."""
+
+GROWN = 10.0
+"""Nats per weight that a KL comes to by growing: at the usual start, N(0, I) costs 4.5, and hardly pulls."""
 
 
 class Diagnosis(NamedTuple):
@@ -44,12 +47,13 @@ def diagnose(line: dict[str, Any]) -> Diagnosis | None:
             "the same one. Try a lower learning rate, a longer warm-up, batch norm in the heads, or a larger "
             "batch.",
         )
-    if line.get("kl_scaled", 0.0) > OUTWEIGHED * line["loss"]:
+    if line.get("kl_scaled", 0.0) > OUTWEIGHED * line["loss"] and line["kl_per_weight"] > GROWN:
         return Diagnosis(
             "kl",
-            f"the weighted KL, {line['kl_scaled']:.3g}, outweighs the loss of {line['loss']:.3g}: the data "
-            "hardly count. Try a smaller beta_end, another kl_norm, or, for prior=teacher_moments, whose "
-            "variance shrinks as the means stop moving, prior=teacher_mean.",
+            f"the KL has grown to {line['kl_per_weight']:.3g} nats per weight, and weighted, "
+            f"{line['kl_scaled']:.3g}, outweighs the loss of {line['loss']:.3g}: the data hardly count. Try a "
+            "smaller beta_end, another kl_norm, or, for prior=teacher_moments, whose variance shrinks as the "
+            "means stop moving, prior=teacher_mean.",
         )
     return None
 

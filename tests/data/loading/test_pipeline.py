@@ -35,8 +35,10 @@ def numbers(batches: list[pipeline.HostBatch]) -> np.ndarray:
     return np.stack([batch.image[:, 0, 3, 3, 0] for batch in batches])
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 4])
-@pytest.mark.parametrize("hosts", [1, 2, 4])
+# Not every pair: each starts hosts * workers processes.
+@pytest.mark.parametrize(
+    ("hosts", "workers"), [(1, 0), (2, 0), (4, 0), (1, 1), (4, 1), (1, 2), (2, 2), (1, 4)]
+)
 def test_epochs_are_exact_whatever_the_hosts_and_workers(hosts, workers):
     shares = np.split(np.arange(BATCH), hosts)
     found = np.concatenate([numbers(run(rows=rows, workers=workers)) for rows in shares], axis=1)
