@@ -51,9 +51,9 @@ def diagnose(line: dict[str, Any]) -> Diagnosis | None:
         return Diagnosis(
             "kl",
             f"the KL has grown to {line['kl_per_weight']:.3g} nats per weight, and weighted, "
-            f"{line['kl_scaled']:.3g}, outweighs the loss of {line['loss']:.3g}: the data hardly count. Try a "
-            "smaller beta_end, another kl_norm, or, for prior=teacher_moments, whose variance shrinks as the "
-            "means stop moving, prior=teacher_mean.",
+            f"{line['kl_scaled']:.3g}, outweighs the loss of {line['loss']:.3g}: the data hardly count. Try "
+            "a smaller beta_end, another kl_norm, or, for prior=teacher_moments, whose variance shrinks as "
+            "the means stop moving, prior=teacher_mean.",
         )
     return None
 
