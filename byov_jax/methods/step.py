@@ -53,23 +53,20 @@ def make_step(
         data, (stats, teacher_stats), (gradient, probe_gradient) = _data_term(
             objective, views, state, batch, streams, settings
         )
-        prior = bayes.prior.moments(state.prior, state.teacher.params)
-        kl = posterior.kl(state.posterior, *prior)
-        kl_gradient = posterior.kl_gradient(state.posterior, *prior)
+        q, prior = state.posterior, bayes.prior.moments(state.prior, state.teacher.params)
+        kl, kl_gradient = posterior.kl(q, *prior), posterior.kl_gradient(q, *prior)
         total = jax.tree.map(lambda data, kl: data + beta / z * kl, gradient, kl_gradient)
 
         gradient_norm = optax.tree.norm((total.mean, stacks.stack(total.log_var)))
         accepted, new_guard = guard.check(state.guard, data.loss, kl, gradient_norm, settings.spike)
 
         def update() -> State:
-            updates, optimizer_state = optimizer.update(
-                total.mean, state.optimizer, state.posterior.mean, value=data.loss + beta * kl / z
-            )
+            loss = data.loss + beta * kl / z
+            updates, optimizer_state = optimizer.update(total.mean, state.optimizer, q.mean, value=loss)
             evidence = Evidence(gradient.mean, gradient.log_var, *prior, kl_weight=beta / z)
-            log_var, variance_state = bayes.variance.update(evidence, state.variance, state.posterior)
-            mean = optax.apply_updates(state.posterior.mean, updates)
-            return State(
-                step=state.step,
+            log_var, variance_state = bayes.variance.update(evidence, state.variance, q)
+            mean = optax.apply_updates(q.mean, updates)
+            return state._replace(
                 posterior=Posterior(mean, log_var),
                 stats=stats,
                 teacher=teacher.update(state.teacher, mean, stats, tau, own=teacher_stats),
@@ -77,13 +74,11 @@ def make_step(
                 optimizer=optimizer_state,
                 variance=variance_state,
                 online=online_probe.update(state.online, probe_gradient),
-                guard=state.guard,
             )
 
         # A rejected step leaves all but the step number and the counters as they were.
         new_state = jax.lax.cond(accepted, update, lambda: state)
         new_state = new_state._replace(step=state.step + 1, guard=new_guard)
-        kl_terms = _kl_terms(state.posterior, prior, kl, beta, z, bayes.dataset_size)
         return new_state, Info(
             loss=data.loss,
             metrics=data.metrics,
@@ -94,7 +89,7 @@ def make_step(
             skipped=new_guard.skipped,
             skipped_in_a_row=new_guard.in_a_row,
             skipped_for=new_guard.reason,
-            **kl_terms,
+            **_kl_terms(q, prior, kl, beta, z, bayes.dataset_size),
         )
 
     return step
